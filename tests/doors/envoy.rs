@@ -123,7 +123,7 @@ async fn shadow_and_quota_mode_never_deny_the_whole() {
     for mode in ["shadow", "quota"] {
         let watched = descriptor(&[(mode, "x")]);
         for _ in 0..3 {
-            assert_eq!(codes(&ask(&client, &[watched.clone()]).await), (Code::Ok, vec![Code::Ok]));
+            assert_eq!(codes(&ask(&client, std::slice::from_ref(&watched)).await), (Code::Ok, vec![Code::Ok]));
         }
         let looking = [with_hits(watched, 0), path(mode)];
         assert_eq!(codes(&ask(&client, &looking).await), (Code::Ok, vec![Code::Ok; 2]));

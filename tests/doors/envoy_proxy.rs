@@ -1,7 +1,10 @@
 //! The real Envoy asks two nodes about its requests, by the documented configuration.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tollgate::clock::Clock;
 
 use crate::proxy::{Backend, Envoy, documented};
 use crate::rls::address;
@@ -12,8 +15,9 @@ use crate::support::{Node, unique, wait_until};
 /// Clients at the same time.
 const CLIENTS: u64 = 64;
 
-/// The documented configuration of a node on these servers, with `changes` to its text.
-fn node_on(seeds: &[String], changes: &[(&str, &str)]) -> Node {
+/// A node with the documented configuration on these servers, with `changes` to its text, and its
+/// folder.
+fn node_on(seeds: &[String], changes: &[(&str, &str)]) -> (Node, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::copy(documented("limits.yaml"), folder.path().join("limits.yaml")).unwrap();
     let mut config = std::fs::read_to_string(documented("tollgate.yaml")).unwrap();
@@ -25,16 +29,18 @@ fn node_on(seeds: &[String], changes: &[(&str, &str)]) -> Node {
     }
     let file = folder.path().join("tollgate.yaml");
     std::fs::write(&file, config).unwrap();
-    Node::with_config(&file)
+    (Node::with_config(&file), folder)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_envoy_get_exactly_the_limit_from_two_nodes() {
     let seeds = cluster::shared().seeds();
-    let nodes = [(); 2].map(|()| node_on(&seeds, &[("deadline: 80ms", "deadline: 800ms")]));
-    let services = [address(&nodes[0]), address(&nodes[1])];
+    // Envoy's 1 s and a deadline of 800 ms would do on an idle machine.
+    let slow = [("deadline: 80ms", "deadline: 8s"), ("timeout: 800ms", "timeout: 8s")];
+    let nodes = [(); 2].map(|()| node_on(&seeds, &slow));
+    let services = [address(&nodes[0].0), address(&nodes[1].0)];
     let backend = Backend::start().await;
-    let envoy = Envoy::start([&services[0], &services[1]], &backend, &[("timeout: 0.1s", "timeout: 1s")]);
+    let envoy = Envoy::start([&services[0], &services[1]], &backend, &[("timeout: 0.1s", "timeout: 12s")]);
     let (user, admitted) = (unique("user"), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
@@ -58,7 +64,7 @@ async fn clients_of_envoy_get_exactly_the_limit_from_two_nodes() {
     assert!(denied.header("ratelimit").unwrap().starts_with("\"1h\";r=0;t="), "{denied:?}");
     assert_eq!(denied.header("x-ratelimit-remaining"), Some("0"));
     assert!(denied.header("x-ratelimit-limit").unwrap().starts_with("200, "), "{denied:?}");
-    for node in &nodes {
+    for (node, _) in &nodes {
         assert!(node.metrics().contains("door=\"envoy\""), "Envoy did not ask both nodes");
     }
 }
@@ -67,7 +73,7 @@ async fn clients_of_envoy_get_exactly_the_limit_from_two_nodes() {
 async fn killed_service_follows_failure_mode_deny() {
     for (mode, status) in [("failure_mode_deny: true", 500), ("failure_mode_deny: false", 200)] {
         let mut node = Some(node_on(&cluster::shared().seeds(), &[]));
-        let service = address(node.as_ref().unwrap());
+        let service = address(&node.as_ref().unwrap().0);
         let backend = Backend::start().await;
         let envoy = Envoy::start([&service, &service], &backend, &[("failure_mode_deny: true", mode)]);
         assert_eq!(envoy.get("/", &unique("user")).status, 200);
@@ -81,7 +87,7 @@ async fn frozen_store_is_answered_before_envoy_gives_up() {
     const REQUESTS: u32 = 150;
     let server = Server::start();
     let seeds = [server.url()];
-    let node = node_on(&seeds, &[("  deadline: 80ms\n", "  deadline: 15ms\n")]);
+    let (node, _folder) = node_on(&seeds, &[("  deadline: 80ms\n", "  deadline: 15ms\n")]);
     let service = address(&node);
     let backend = Backend::start().await;
     // Envoy's own timeout is 20 ms.
@@ -90,12 +96,13 @@ async fn frozen_store_is_answered_before_envoy_gives_up() {
     let envoy = Envoy::start([&service, &service], &backend, &changes);
     assert_eq!(envoy.get("/", &unique("user")).status, 200);
     server.freeze();
-    let (started, mut denied) = (Instant::now(), 0);
+    let (clock, mut denied) = (Clock::system(), 0);
+    let started = clock.now();
     for number in 0..REQUESTS {
         // `per-user` denies without the store; Envoy itself would let the request pass.
         denied += u32::from(envoy.get("/", &unique("user")).status == 429);
-        let due = Duration::from_millis(20) * (number + 1);
-        std::thread::sleep(due.saturating_sub(started.elapsed()));
+        let due = started + 20_000 * u64::from(number + 1);
+        std::thread::sleep(Duration::from_micros(due.saturating_sub(clock.now())));
     }
     server.thaw();
     // 99 of 100 on an idle machine, which a test may not have.
@@ -104,7 +111,7 @@ async fn frozen_store_is_answered_before_envoy_gives_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn charges_at_the_end_of_a_stream_count() {
-    let node = node_on(&cluster::shared().seeds(), &[]);
+    let (node, _folder) = node_on(&cluster::shared().seeds(), &[]);
     let service = address(&node);
     let backend = Backend::start().await;
     let envoy = Envoy::start([&service, &service], &backend, &[]);

@@ -7,8 +7,9 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use tollgate::clock::unix_micros;
 use tollgate::gateway::envoy::messages::{Code, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 
 use crate::rls::{Client, EnvoyNode, Settings, descriptor, fixture, with_hits};
@@ -148,7 +149,7 @@ async fn answers_are_those_of_the_reference_server() {
 
 /// The counters of an hour end with it.
 async fn stay_clear_of_the_hour() {
-    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs() % 3600;
+    let now = unix_micros() / 1_000_000 % 3600;
     if now > 3600 - 60 {
         tokio::time::sleep(Duration::from_secs(3601 - now)).await;
     }

@@ -87,11 +87,9 @@ fn program() -> PathBuf {
     }
     let libraries = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/envoy/lib");
     let versions = std::fs::read_dir(libraries).into_iter().flatten().flatten();
-    let programs = versions.map(|version| version.path().join("site-packages/envoy/_bin/envoy"));
-    programs
-        .filter(|program| program.exists())
-        .next()
-        .expect("Envoy is missing: run scripts/envoy, which installs it")
+    let mut programs = versions.map(|version| version.path().join("site-packages/envoy/_bin/envoy"));
+    let program = programs.find(|program| program.exists());
+    program.expect("Envoy is missing: run scripts/envoy, which installs it")
 }
 
 /// Answers every request with 200, and with the cost that its query names.

@@ -57,7 +57,7 @@ pub struct EnvoyConfig {
     pub rules: Arc<EnvoyRules>,
 }
 
-/// What the service decides by. A reload replaces it as a whole.
+/// The rules of the service. A reload replaces it as a whole.
 #[derive(Debug, Clone)]
 pub struct EnvoyRules {
     pub counting: Counting,
@@ -68,7 +68,7 @@ pub struct EnvoyRules {
     pub domains: Domains,
 }
 
-/// What the section needs of the rest.
+/// The parts of the configuration that the section depends on.
 pub(super) struct Context<'a> {
     pub(super) access: Option<&'a Access>,
     /// The names of the policies as written.

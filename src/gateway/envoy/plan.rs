@@ -15,7 +15,7 @@ use crate::limit::quota::MAX_UNITS;
 #[derive(Debug)]
 pub(super) struct Plan(Vec<Planned>);
 
-/// What decides a descriptor.
+/// The rule of a descriptor.
 #[derive(Debug)]
 pub(super) enum Planned {
     /// No rule applies.
