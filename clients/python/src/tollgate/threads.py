@@ -1,8 +1,8 @@
 """Checks of many threads share calls.
 
 A check goes at once while fewer than `MAX_ALONE` calls are under way. Then the next thread waits
-0.2 ms, and sends the checks that arrived meanwhile as one batch. With few threads a wait costs more
-than a batch saves: the README has the figures.
+0.2 ms, and sends the checks that arrived meanwhile as one batch. With fewer threads such a batch
+would be small, and the wait would delay each check.
 """
 
 from __future__ import annotations
