@@ -55,7 +55,7 @@ fn rate(count: i64, period: i64, limit: NonZeroU64) -> Result<Rate, Refusal> {
     let exact = Rate { units, per: period.ok_or_else(|| range("period", 1, longest))? * MICROS_PER_SECOND };
     let mut rates = [short(exact), rounded(exact, 1000), rounded(exact, 1)].into_iter().flatten();
     rates.find(|rate| Quota::bucket(String::new(), *rate, limit).is_some()).ok_or_else(|| {
-        let text = "Cell error: a unit must refill within 366 days, and the bucket within 142 years: use a smaller \
+        let text = "Cell error: a unit must refill within 366 days, and the bucket within 71 years: use a smaller \
                     max_burst or period, or a larger count";
         Refusal::Text(text.into())
     })
@@ -147,7 +147,7 @@ mod tests {
         let of = |count: i64, period: i64, limit: u64| rate(count, period, NonZeroU64::new(limit).unwrap());
         let parts = |rate: Rate| (rate.units.get(), rate.per);
         assert_eq!(parts(of(30, 60, 16).unwrap()), (30, 60_000_000));
-        assert_eq!(parts(of(999_983, 86_400, 52_000).unwrap()), (999_983, 86_400_000_000));
+        assert_eq!(parts(of(999_983, 86_400, 26_000).unwrap()), (999_983, 86_400_000_000));
         // 86,401.4688... us for each unit.
         assert_eq!(parts(of(999_983, 86_400, 1_000_000).unwrap()), (1000, 86_401_469));
         assert_eq!(parts(of(30, 100_000_000, 16).unwrap()), (3, 10_000_000_000_000));
