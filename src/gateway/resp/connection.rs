@@ -53,12 +53,19 @@ where
     let mut client = Client::new(stream, limits, end);
     let mut session = Session::new(service);
     let (mut input, mut output) = (Vec::new(), Vec::new());
+    // The node ends, and the client has an answer since then.
+    let mut is_over = false;
     loop {
         let (turn, decoded) = Turn::gather(&mut session, &input);
         input.drain(..decoded);
         if turn.is_empty() {
-            if decoded == 0 && !client.read(&mut input).await? {
-                return Ok(());
+            if decoded == 0 {
+                if is_over {
+                    return client.close().await;
+                }
+                if !client.read(&mut input).await? {
+                    return Ok(());
+                }
             }
             continue;
         }
@@ -67,9 +74,10 @@ where
         client.write(&output).await?;
         client.passed = 0;
         output.clear();
-        if is_last || client.is_closing {
+        if is_last {
             return client.close().await;
         }
+        is_over = client.is_closing;
         shrink(&mut input);
         shrink(&mut output);
         if !input.is_empty() {

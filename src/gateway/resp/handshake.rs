@@ -16,7 +16,7 @@ const NAME: &str = "ERR Client names cannot contain spaces, newlines or special 
 
 type Ran = Result<Outcome, Refusal>;
 
-/// `HELLO [2|3 [AUTH user password] [SETNAME name]]`. A failed command changes nothing.
+/// `HELLO [2|3 [AUTH user password] [SETNAME name]]`.
 pub(super) fn hello(session: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
     let version = match words.get(1) {
         None => session.version,

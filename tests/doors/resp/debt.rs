@@ -30,6 +30,21 @@ fn changed_numbers_keep_the_debt_of_a_key() {
 }
 
 #[test]
+fn a_pipeline_of_different_numbers_shares_the_debt() {
+    on_both_stores(|door| {
+        let key = &unique("mixed");
+        let commands = ["15 30 3600 10", "15 60 3600 5", "7 60 3600 1", "15 30 3600 1", "15 30 3600 1"];
+        let pipeline = commands.map(|words| format!("CL.THROTTLE {key} {words}\r\n")).concat();
+        let answers = door.exchange(pipeline);
+        let shown: Vec<Vec<&str>> =
+            answers.split("*5\r\n").skip(1).map(|answer| answer.lines().take(3).collect()).collect();
+        let expected =
+            [[":0", ":16", ":6"], [":0", ":16", ":1"], [":1", ":8", ":0"], [":0", ":16", ":0"], [":1", ":16", ":0"]];
+        assert_eq!(shown, expected);
+    });
+}
+
+#[test]
 fn a_key_has_one_string_in_redis() {
     let door = door(&format!("store: {{redis: [{}]}}\npolicies: {{p: {{quotas: [5 per 1h]}}}}", shared().url()));
     let (mut connection, key) = (door.connect(), unique("one"));

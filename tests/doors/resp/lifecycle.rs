@@ -61,8 +61,9 @@ fn an_ending_node_answers_what_has_arrived_and_closes() {
     wait_until("the node drains", || http::get(&door.node.address, "/health/ready").status == 503);
     assert_eq!(door.exchange(encoded(&["PING"])), "+PONG\r\n", "during the delay it serves on");
     assert_eq!(read_all(&mut idle), "");
-    busy.write_all(b"lo\r\n").unwrap();
-    assert_eq!(read_all(&mut busy), "$5\r\nhello\r\n");
+    // More commands than one turn has.
+    busy.write_all(format!("lo\r\n{}", "PING\r\n".repeat(600)).as_bytes()).unwrap();
+    assert_eq!(read_all(&mut busy), format!("$5\r\nhello\r\n{}", "+PONG\r\n".repeat(600)));
     drop((idle, busy));
     assert!(door.node.ended().success());
 }
