@@ -49,8 +49,8 @@ fn summary(policy: &Policy) -> String {
 }
 
 /// A command for a shell. It uses the policy that denies soonest; policies with inline quotas and
-/// shadow policies are the last choices. The key suits any type. A required token comes from the variable that the commands read
-/// as well.
+/// shadow policies are the last choices. The key suits any type. A required token comes from the
+/// variable that the commands read as well.
 fn try_line(policies: &Policies, url: &str, with_token: bool) -> Option<String> {
     let smallest = |policy: &Policy| policy.quotas.iter().map(|quota| quota.limit).min();
     let policy = policies
