@@ -46,7 +46,7 @@ pub(super) fn check(words: &Words<'_>) -> Result<(Check, NonZeroU64), Refusal> {
 /// The rate of `count` units in `period` seconds, for a bucket of `limit`.
 ///
 /// Some rates are too odd for a large bucket: its debt would have no exact number. Such a rate
-/// becomes slower, by less than a ns for each unit, or else by less than a us.
+/// becomes slower: by less than a ns for each unit, or else by less than a us.
 fn rate(count: i64, period: i64, limit: NonZeroU64) -> Result<Rate, Refusal> {
     if count == 0 || period == 0 {
         return Err(Refusal::Text("Cell error: Store error: Zero rates are not supported".into()));
