@@ -43,7 +43,7 @@ pub(super) fn check(words: &Words<'_>) -> Result<(Check, NonZeroU64), Refusal> {
 /// The rate of `count` units in `period` seconds, for a bucket of `limit`.
 ///
 /// Some rates are too odd for a large bucket: its debt would have no exact number. Such a rate
-/// becomes slower, by less than a ns for each unit, or else by less than a us.
+/// becomes slower: by less than a ns for each unit, or else by less than a us.
 fn rate(count: i64, period: i64, limit: NonZeroU64) -> Result<Rate, Refusal> {
     if count == 0 || period == 0 {
         return Err(Refusal::Text("Cell error: Store error: Zero rates are not supported".into()));
@@ -151,7 +151,7 @@ mod tests {
         // 86,401.4688... us for each unit.
         assert_eq!(parts(of(999_983, 86_400, 1_000_000).unwrap()), (1000, 86_401_469));
         assert_eq!(parts(of(30, 100_000_000, 16).unwrap()), (3, 10_000_000_000_000));
-        assert!(of(1, 31_622_400, 143).is_err());
+        assert!(of(1, 31_622_400, 72).is_err());
         assert!(of(1, 31_622_401, 1).is_err());
     }
 }
