@@ -301,7 +301,7 @@ settings! {
         /// Refill of a token bucket.
         RATE = "rate": Own("such as `10 per 1s`", "needed");
         /// Capacity of a token bucket. The maximum is smaller at a rate whose units and span have
-        /// large coprime parts: 46,912 at `999999 per 30d`. The fault reports the maximum.
+        /// large coprime parts: 23,456 at `999999 per 30d`. The fault reports the maximum.
         BURST = "burst": Own("integer, 1 to 10^15", "needed");
     }
 

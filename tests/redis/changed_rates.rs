@@ -8,7 +8,7 @@ use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::Quota;
 use tollgate::limit::time::Micros;
 use tollgate::store::redis::protocol::keys::Tag;
-use tollgate::store::{Done, Subject, Taken};
+use tollgate::store::{Done, Over, Subject, Taken, Work};
 
 use crate::support::ops::{Op, OpHistory, ops};
 use crate::support::rates::{admits_at_most_the_bound, several_rates, single_rates};
@@ -32,7 +32,7 @@ impl Both {
         let redis = shared().timed_store();
         redis.store.ready().await;
         let subject = subject(policy_of(Algorithm::TokenBucket, vec![]), &unique(name));
-        Self { redis, memory: Timed::new(10), subject }
+        Self { redis, memory: Timed::new(1000), subject }
     }
 
     async fn check(&self, quotas: &[&Quota], cost: u64, now: Micros) -> Taken {
@@ -41,6 +41,16 @@ impl Both {
         let taken = self.redis.at(now).charge(&subject, &[cost], &[]).await.unwrap();
         assert_eq!(self.memory.at(now).charge(&subject, &[cost], &[]), Ok(taken.clone()));
         taken
+    }
+
+    async fn drain(&self, quotas: &[Quota], work: Work, now: Micros) -> Done {
+        let policy = policy_of(Algorithm::TokenBucket, quotas.to_vec());
+        let subject = Subject { policy: policy.into(), ..self.subject.clone() };
+        let mut expected = self.memory.at(now).run(&subject, &work, &[]).unwrap();
+        let mut done = self.redis.at(now).run(&subject, work, &[]).await.unwrap();
+        [&mut expected, &mut done].into_iter().for_each(drop_hints);
+        assert_eq!(done, expected);
+        done
     }
 
     /// Checks of cost 1 that are admitted in turn under these quotas, until each denies.
@@ -125,6 +135,20 @@ async fn debt_beyond_other_rate_is_not_lost() {
     assert_eq!(both.left(&[&small], START + SECOND).await, [0]);
     assert_eq!(both.admitted(&[&small], START + SECOND).await, 0);
     assert_eq!(both.left(&[&large], START + SECOND).await, [10_000_000]);
+}
+
+/// A debt that the other rate cannot express begins in the future. Drains still agree on its wait.
+#[tokio::test]
+async fn drain_reports_wait_of_debt_beyond_other_rate() {
+    let both = Both::new("waits").await;
+    let large = [bucket(45_035_996_273, 6, SECOND / 10), bucket(225_179_981_368_524, 1_000_000, 10 * SECOND)];
+    let small = [bucket(16_436_494_990_403, 1_000_000, 137_000), bucket(3, 599, 10 * SECOND)];
+    both.drain(&large, Work::Drain(90_000_000_000), START).await;
+    for number in 0..40 {
+        let work = Work::Once { id: format!("id-{number}").into(), cost: 1, over: Over::Drain };
+        let Done::Charged(charged) = both.drain(&small, work, START + 7919 * number).await else { panic!() };
+        assert!(charged.verdict.retry_after > Wait::For(HOUR), "{charged:?}");
+    }
 }
 
 /// Quotas keep the debt of their rate. The others follow from the fastest rate on.

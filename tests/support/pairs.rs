@@ -18,7 +18,7 @@ pub(crate) fn policies(limits: &[u64], options: &str) -> String {
   year-{limit}: {{algorithm: fixed-window, anchor: clock, quotas: [{limit} per 1y], timeout: 5s{options}}}
   first-{limit}: {{algorithm: fixed-window, anchor: first-hit, quotas: [{limit} per 1h], timeout: 5s{options}}}
   log-{limit}: {{algorithm: sliding-log, quotas: [{limit} per 1h], timeout: 5s{options}}}
-  bucket-{limit}: {{algorithm: token-bucket, quotas: [{{rate: 1 per 365d, burst: {limit}}}], timeout: 5s{options}}}"
+  bucket-{limit}: {{algorithm: token-bucket, quotas: [{{rate: 1 per 30d, burst: {limit}}}], timeout: 5s{options}}}"
         )
     };
     format!("policies:{}\n", limits.iter().map(of).collect::<String>())

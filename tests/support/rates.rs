@@ -5,7 +5,7 @@ use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Quota, Rate, Rule};
 use tollgate::limit::time::Micros;
 
-use super::steps::{Step, bucket, policy_of, steps, with_limits};
+use super::steps::{Step, bucket, has_distinct_rates, policy_of, steps, with_limits};
 
 /// Policies, and steps that each choose one of them.
 pub type RateHistory = (Vec<Policy>, Vec<(usize, Step)>);
@@ -38,7 +38,7 @@ pub fn several_rates(count: usize) -> impl Strategy<Value = RateHistory> {
             let quota = |(per, (burst, units))| bucket(burst, units, per);
             policy_of(Algorithm::TokenBucket, spans.into_iter().zip(terms).map(quota).collect())
         });
-        histories(several, count)
+        histories(several.prop_filter("equal rates", has_distinct_rates), count)
     })
 }
 

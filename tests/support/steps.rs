@@ -129,10 +129,24 @@ pub fn calendar_policies() -> impl Strategy<Value = Policy> {
 /// Token buckets, with rates that divide evenly and rates that do not.
 pub fn bucket_policies() -> impl Strategy<Value = Policy> {
     let units = prop_oneof![4 => 1..20u64, 2 => 20..2000u64, 1 => Just(1_000_000)];
-    (windows(), prop::collection::vec((limit(), units), 3)).prop_map(|(windows, terms)| {
+    let policies = (windows(), prop::collection::vec((limit(), units), 3)).prop_map(|(windows, terms)| {
         let quota = |(per, (burst, units))| bucket(burst, units, per);
         policy_of(Algorithm::TokenBucket, windows.into_iter().zip(terms).map(quota).collect())
-    })
+    });
+    policies.prop_filter("equal rates", has_distinct_rates)
+}
+
+/// Whether each rate occurs once, as the configuration demands: equal rates share a counter.
+pub fn has_distinct_rates(policy: &Policy) -> bool {
+    let rates: Vec<_> = policy
+        .quotas
+        .iter()
+        .map(|quota| match quota.rule {
+            Rule::TokenBucket(rate) => Some(Terms::of(rate)),
+            _ => None,
+        })
+        .collect();
+    rates.iter().enumerate().all(|(place, rate)| !rates[..place].contains(rate))
 }
 
 /// A policy of sliding logs with at most `most` entries each.

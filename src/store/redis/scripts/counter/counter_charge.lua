@@ -1,3 +1,5 @@
+-- Charges the current tick, in checks and drains. It follows `counter.lua` or `counter_drain.lua`.
+--
 -- Another program may have set no TTL, or a shorter one.
 if charged > 0 then
   add(here, charged)
