@@ -76,8 +76,8 @@
 //! 9. **Both stores decide alike.** One pure core computes the verdicts of both, from the same
 //!    counts.
 //!
-//! Another door begins elsewhere: `gateway/forward_auth` maps the question of a proxy to checks, and
-//! `http/gate` renders the answer. Steps 3 to 8 are the same.
+//! Another door begins elsewhere: `gateway/forward_auth` maps the question of a proxy to checks,
+//! and `http/gate` renders the answer. Steps 3 to 8 are the same.
 //!
 //! Two rules keep the code testable. Time is a parameter, which only [`clock`] reads. Imports point
 //! one way, `http -> gateway -> engine -> prefilter, store -> limit` (`tests/layers.rs`).

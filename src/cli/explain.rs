@@ -1,4 +1,5 @@
-//! `tollgate explain`: the effect of a file's policy on a key, or of its gate on a request, offline.
+//! `tollgate explain`: the effect of a file's policy on a key, or of its gate on a request,
+//! offline.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

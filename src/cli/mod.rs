@@ -58,9 +58,9 @@ enum Command {
     Check(check::Args),
     /// Read a configuration file and report every fault. Exit code: 0 none, 1 faults.
     Validate(validate::Args),
-    /// Say what a file's policy does with a key: list or override, quotas, Redis keys. With `--gate`:
-    /// what a gate does with a request. With `--domain`: which rule decides a descriptor of Envoy.
-    /// Exit code: 0 explained, 1 the file, the policy or the key is wrong.
+    /// Say what a file's policy does with a key: list or override, quotas, Redis keys. With
+    /// `--gate`: what a gate does with a request. With `--domain`: which rule decides a descriptor
+    /// of Envoy. Exit code: 0 explained, 1 the file, the policy or the key is wrong.
     Explain(explain::Args),
     /// Convert the limits of another program.
     Import(import::Args),

@@ -69,8 +69,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "FORMAT", value_enum)]
     format: Option<Format>,
     /// The field with the key: of an access log `client` (if left out), `user`, `method`, `path`
-    /// (without its query), `status`, `referer` or `user-agent`; of JSON lines the name of a member,
-    /// `key` if left out.
+    /// (without its query), `status`, `referer` or `user-agent`; of JSON lines the name of a
+    /// member, `key` if left out.
     #[arg(long, value_name = "FIELD")]
     key: Option<String>,
     /// The cost of a request: a number, of an access log also `bytes`, of JSON lines the name of a

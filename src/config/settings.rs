@@ -269,8 +269,8 @@ settings! {
         /// `{<prefix>:<key>:}<tick>` in Redis, and other programs may use them. All shared policies
         /// have the same tick.
         SHARED = "shared": Flag(false);
-        /// For sliding counters: the limit holds in any interval, not only of whole ticks. It counts
-        /// one tick more.
+        /// For sliding counters: the limit holds in any interval, not only of whole ticks. It
+        /// counts one tick more.
         STRICT = "strict": Flag(false);
         /// How keys are read.
         KEY = "key": Own("`{type: text}`, or `{type: ip, ipv6_prefix: 64}` for addresses", "`{type: text}`");
@@ -362,7 +362,8 @@ settings! {
         IDENTITY_HEADERS = "identity_headers": Own("list of names such as `x-user`", "none");
         /// Status of a denial.
         DENY_STATUS = "deny_status": Choice<u16>(&[("429", 429), ("403", 403), ("401", 401)], 429);
-        /// Result of a check whose key is missing. `allow` skips it, `client_ip` counts the address.
+        /// Result of a check whose key is missing. `allow` skips it, `client_ip` counts the
+        /// address.
         MISSING_KEY = "missing_key": Choice<MissingKey>(MissingKey::WORDS, MissingKey::Deny);
         /// `true`: trusted proxies need no token, and the gate rejects all other peers.
         ANONYMOUS = "anonymous": Flag(false);

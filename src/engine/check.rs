@@ -116,7 +116,8 @@ impl Engine {
         self.finish(resolved, answer, now)
     }
 
-    /// Decides a check that needs a call of its own, until `until` (us): one with an id, or a drain.
+    /// Decides a check that needs a call of its own, until `until` (us): one with an id, or a
+    /// drain.
     pub(super) async fn check_alone(&self, resolved: &Resolved, check: &Check, until: Micros) -> Answer {
         match &check.id {
             Some(id) => self.check_with_id(resolved, check, id, until).await,

@@ -23,7 +23,7 @@ const TURN: Duration = Duration::from_secs(2);
 /// result.
 const READING: Duration = Duration::from_secs(2);
 
-/// The decision of a dry run, and the counts behind it that the store reports.
+/// A dry run's decision, and the counts behind it that the store reports.
 #[derive(Debug)]
 pub struct Usage {
     pub decision: Decision,
@@ -35,7 +35,8 @@ pub struct Usage {
 
 impl Engine {
     /// Decides a check without charging it. Also reads the history of its key's sliding log, or the
-    /// ticks of its counter. The history contains as much as the store returns within `limit` in total.
+    /// ticks of its counter. The history contains as much as the store returns within `limit` in
+    /// total.
     ///
     /// # Errors
     /// As [`Engine::check`].

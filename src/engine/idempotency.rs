@@ -56,7 +56,8 @@ impl Engine {
     }
 
     /// Whether a charge contradicts a known denial. A drain may lengthen the wait of any denial of
-    /// its key. After another charge a denial of its cost is wrong: another node took a charge back.
+    /// its key. After another charge a denial of its cost is wrong: another node took a charge
+    /// back.
     fn is_outdated(&self, resolved: &Resolved, check: &Check) -> bool {
         match check.over {
             Over::Deny => self.decide_locally(resolved, check.cost, self.clock.now()).is_some(),

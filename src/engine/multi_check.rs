@@ -86,7 +86,8 @@ impl Engine {
                 Ok(resolved) => {
                     let subject = &resolved.subject;
                     let place = Place { number, cost: check.cost, policy: subject.policy.clone() };
-                    // Other limits of the same counter, as those of Envoy's requests, are decided in order.
+                    // Other limits of the same counter, as those of Envoy's requests, are decided
+                    // in order.
                     let is_alike = |part: &&mut Part| {
                         let known = part.subject();
                         known.fingerprint == subject.fingerprint && limits_agree(&known.policy, &subject.policy)

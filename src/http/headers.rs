@@ -20,8 +20,8 @@ pub(super) fn insert(decision: &Decision, headers: &mut HeaderMap) {
     }
 }
 
-/// Adds the fields of decisions on one request. Several policies may have quotas of one name, so the
-/// items of several decisions begin with the policy.
+/// Adds the fields of decisions on one request. Several policies may have quotas of one name, so
+/// the items of several decisions begin with the policy.
 pub(super) fn insert_each(decisions: &[Decision], headers: &mut HeaderMap) {
     let (mut policies, mut states) = (Vec::new(), Vec::new());
     for decision in decisions.iter().filter(|decision| decision.binding.is_some()) {

@@ -22,7 +22,8 @@ pub(super) async fn usage(State(node): State<Node>, RawQuery(query): RawQuery) -
     }))
 }
 
-/// Each tick as in its key: its start in unix seconds, or ms if a tick is no whole number of seconds.
+/// Each tick as in its key: its start in unix seconds, or ms if a tick is no whole number of
+/// seconds.
 fn write_ticks(object: &mut Object<'_>, ticks: Option<&TickCounts>) {
     let Some(ticks) = ticks else { return };
     object.list("ticks", ticks.iter(), |&(at, count), object| {

@@ -2,8 +2,8 @@
 //!
 //! The state is a debt, not a level: the time until the bucket is full again. A charge adds the
 //! time in which its units refill. A cost fits if the new debt does not exceed the debt of an empty
-//! bucket. Any interval t admits at most burst + rate x t. Only a drain exceeds the debt of an empty
-//! bucket, by at most one burst more.
+//! bucket. Any interval t admits at most burst + rate x t. Only a drain exceeds the debt of an
+//! empty bucket, by at most one burst more.
 //!
 //! One unit refills in per / units us, which is seldom an integer. So the debt counts fractions of
 //! 1 / units us. A microsecond is `units` fractions, and a unit is `per` fractions. Both are

@@ -57,8 +57,8 @@ impl Verdict {
         }
     }
 
-    /// The verdict on a drain, from the state after the charge and the wait of each quota. The quota
-    /// with the longest wait is binding, and the first wins a tie.
+    /// The verdict on a drain, from the state after the charge and the wait of each quota. The
+    /// quota with the longest wait is binding, and the first wins a tie.
     pub fn of_drain(cost: u64, quotas: QuotaStates, parts: Parts, waits: &[Wait]) -> Self {
         let mut verdict = Self { parts: Some(Box::new(parts)), ..Self::of_charge(cost, quotas) };
         for (place, wait) in waits.iter().enumerate() {

@@ -117,8 +117,8 @@ impl Quota {
     /// ```
     /// # use std::num::NonZeroU64;
     /// # use tollgate::limit::quota::{Quota, Rule};
-    /// let number = |number| NonZeroU64::new(number).unwrap();
-    /// let quota = Quota { name: "1m".into(), limit: number(100), window: 60_000_000, rule: Rule::SlidingWindow };
+    /// let number = |number| NonZeroU64::new(number).unwrap(); let quota = Quota { name:
+    /// "1m".into(), limit: number(100), window: 60_000_000, rule: Rule::SlidingWindow };
     /// assert_eq!(quota.share(number(3)).limit, number(33));
     /// ```
     pub fn share(&self, nodes: NonZeroU64) -> Self {

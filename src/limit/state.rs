@@ -50,8 +50,8 @@ impl State {
         }
     }
 
-    /// Units that a drain may charge at `now`. A token bucket may go below empty, and a full log takes
-    /// none.
+    /// Units that a drain may charge at `now`. A token bucket may go below empty, and a full log
+    /// takes none.
     pub fn drainable(&self, quota: &Quota, now: Micros) -> u64 {
         match self {
             Self::TokenBucket(bucket) => bucket.drainable(quota, now),

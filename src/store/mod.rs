@@ -5,10 +5,10 @@
 //! **One call is one atomic step** on the counts of one key under one policy. The store's own clock
 //! decides it, read once per call. Redis uses the clock of the key's shard.
 //!
-//! **Costs are decided in order.** Each cost charges all quotas of the policy, or none. Only a drain
-//! charges each quota as much as fits there, see [`drain`](crate::limit::drain). A denial
-//! and cost 0 store nothing and extend nothing. `retry_after` follows from the state after the
-//! whole call.
+//! **Costs are decided in order.** Each cost charges all quotas of the policy, or none. Only a
+//! drain charges each quota as much as fits there, see [`drain`](crate::limit::drain). A denial and
+//! cost 0 store nothing and extend nothing. `retry_after` follows from the state after the whole
+//! call.
 //!
 //! **Both stores decide alike.** The same calls at the same instants get equal verdicts, since both
 //! compute them with [`decide`](crate::limit::decision::decide).

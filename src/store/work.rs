@@ -38,8 +38,8 @@ pub enum Work {
     Reset,
     /// Reads the portion with this number of a log's entries, newest first.
     ReadLog(usize),
-    /// Reads the ticks of a sliding counter that count at the instant `at`, us, and peeks by them. The
-    /// embedded store reads its clock instead.
+    /// Reads the ticks of a sliding counter that count at the instant `at`, us, and peeks by them.
+    /// The embedded store reads its clock instead.
     ReadTicks { at: Micros, cost: u64 },
 }
 
@@ -114,8 +114,8 @@ pub enum Done {
     Refunded(Taken, u64),
     /// A portion of a log.
     Page(LogPage),
-    /// The verdict on a peek, and the ticks that count, newest first: each start as users see it, and
-    /// its count.
+    /// The verdict on a peek, and the ticks that count, newest first: each start as users see it,
+    /// and its count.
     Ticks(Taken, Vec<(u64, u64)>),
 }
 

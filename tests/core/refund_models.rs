@@ -354,8 +354,8 @@ impl Ledger {
     }
 
     /// Guarantee 1 for charges without a refund. No interval as long as the window exceeds the
-    /// limit, and no interval of any length exceeds burst and rate. An interval that ends in a drain
-    /// may contain one burst more.
+    /// limit, and no interval of any length exceeds burst and rate. An interval that ends in a
+    /// drain may contain one burst more.
     fn never_over(&self) -> Result<(), TestCaseError> {
         let kept: Vec<_> = self.charges.iter().filter(|charge| !charge.taken_back).collect();
         for (place, quota) in self.policy.quotas.iter().enumerate() {

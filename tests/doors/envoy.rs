@@ -195,7 +195,7 @@ async fn leaf_with_a_policy_uses_that_policy() {
     assert_eq!(codes(&ask(&client, &[ip("2001:db8::2")]).await).0, Code::Ok);
     assert_eq!(codes(&ask(&client, &[ip("2001:db8::3")]).await).0, Code::OverLimit);
     assert_eq!(node.node.check("per-ip", "2001:db8::4", 0)["remaining"], 0);
-    // Not an address: nobody escapes a limit by such a value.
+    // Not an address: such a value evades no limit.
     assert_eq!(codes(&ask(&client, &[ip("nonsense")]).await).0, Code::OverLimit);
     assert_eq!(
         codes(&ask(&client, &[ip("nonsense"), path("/b")]).await),

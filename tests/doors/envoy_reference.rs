@@ -1,9 +1,9 @@
 //! The same answers as envoyproxy/ratelimit, whose recorded answers are the fixture.
 //!
 //! Seeds produce the configurations and the requests, so the fixture holds only answers: one line
-//! for each request, one `code:limit_remaining` for each descriptor. `scripts/record-envoy-reference`
-//! recorded them with version v1.4.1-0.20260122083618-3fb702589d36. docs/integrations/envoy.md
-//! lists the differences.
+//! for each request, one `code:limit_remaining` for each descriptor.
+//! `scripts/record-envoy-reference` recorded them with version
+//! v1.4.1-0.20260122083618-3fb702589d36. docs/integrations/envoy.md lists the differences.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -111,7 +111,7 @@ fn one_denial_gives_all_other_charges_back() {
     assert!(denied.header("retry-after").is_some());
     assert_eq!(node.check("wide", "w", 0)["remaining"], 8);
     assert_eq!(node.check("text", "7", 0)["remaining"], 1);
-    // The shadow policy has no room, and denies nobody.
+    // The shadow policy has no room, and denies no request.
     assert_eq!(ask(&node, "GET", "/v1/gate/edge", &[("X-User", "8")]).status, 200);
     assert_eq!(node.check("wide", "w", 0)["remaining"], 7);
 }

@@ -80,16 +80,10 @@ fn port_of(address: &str) -> &str {
     address.rsplit(':').next().unwrap()
 }
 
-/// The program that `scripts/envoy` installs, or `$ENVOY`.
 fn program() -> PathBuf {
-    if let Some(program) = std::env::var_os("ENVOY") {
-        return program.into();
-    }
-    let libraries = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/envoy/lib");
-    let versions = std::fs::read_dir(libraries).into_iter().flatten().flatten();
-    let mut programs = versions.map(|version| version.path().join("site-packages/envoy/_bin/envoy"));
-    let program = programs.find(|program| program.exists());
-    program.expect("Envoy is missing: run scripts/envoy, which installs it")
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/gateways/bin/envoy");
+    assert!(program.exists(), "Envoy is missing: run scripts/gateways, which installs it");
+    program
 }
 
 /// Answers every request with 200, and with the cost that its query names.

@@ -52,9 +52,11 @@ metrics! {
         pub store_retries: Family<u64> = "tollgate_store_retries",
         /// Checks that wait to be sent to a shard.
         pub lane_queue_depth: Family<f64> = "tollgate_lane_queue_depth",
-        /// 1 if there is a connection to the shard and it makes charges, else 0. `GET /health/ready` has the reason.
+        /// 1 if there is a connection to the shard and it makes charges, else 0. `GET
+        /// /health/ready` has the reason.
         pub shard_up: Family<f64> = "tollgate_shard_up",
-        /// Slots of the cluster that no primary owns: their keys are answered by `on_store_failure`.
+        /// Slots of the cluster that no primary owns: their keys are answered by
+        /// `on_store_failure`.
         pub slots_without_owner: Family<f64> = "tollgate_slots_without_owner",
         /// Time since a cluster node last reported the owners of the slots.
         pub topology_age: Family<f64> = "tollgate_topology_age_seconds",
@@ -70,13 +72,14 @@ metrics! {
         pub prefilter_denials: Family<u64> = "tollgate_prefilter_denials",
         /// Denials that the pre-filter forgot for want of room.
         pub prefilter_evictions: Family<u64> = "tollgate_prefilter_evictions",
-        /// Checks that were answered without the store, by the policy's way to do so and by what kept the
-        /// store from it.
+        /// Checks that were answered without the store, by the policy's way to do so and by what
+        /// kept the store from it.
         pub fallback: Family<u64> = "tollgate_fallback",
-        /// Calls that were refused with 503 to bound the node's memory: too many calls in flight, bytes of bodies,
-        /// heavy calls or unread answers.
+        /// Calls that were refused with 503 to bound the node's memory: too many calls in flight,
+        /// bytes of bodies, heavy calls or unread answers.
         pub shed: Family<u64> = "tollgate_shed",
-        /// Calls that were refused unread: for want of a token, or since they are no right HTTP, by the reason.
+        /// Calls that were refused unread: for want of a token, or since they are no right HTTP, by
+        /// the reason.
         pub refused_calls: Family<u64> = "tollgate_refused_calls",
         /// Connections that were closed since no TLS was agreed on.
         pub tls_handshakes_failed: Family<u64> = "tollgate_tls_handshakes_failed",

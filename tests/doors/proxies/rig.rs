@@ -46,10 +46,10 @@ impl Drop for Running {
 /// The program of that name on the PATH.
 pub(super) fn program(name: &str, install: &str) -> Command {
     let paths = std::env::var_os("PATH").unwrap_or_default();
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/doors/bin");
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/gateways/bin");
     let mut folders = std::iter::once(own).chain(std::env::split_paths(&paths)).chain([PathBuf::from("/usr/sbin")]);
     let found = folders.find_map(|folder| Some(folder.join(name)).filter(|path| path.is_file()));
-    Command::new(found.unwrap_or_else(|| panic!("{name} is missing: {install}, or run scripts/test")))
+    Command::new(found.unwrap_or_else(|| panic!("{name} is missing: {install}, or run scripts/gateways")))
 }
 
 impl Rig {

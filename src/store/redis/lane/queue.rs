@@ -143,7 +143,8 @@ impl Queue {
 
 impl KeyQueue {
     /// A charge merges into the open batch of its key. Other work gets a batch of its own. A list
-    /// of checks keeps its order, so a charge behind a check with an id or a drain starts a new batch.
+    /// of checks keeps its order, so a charge behind a check with an id or a drain starts a new
+    /// batch.
     fn add(&mut self, request: KeyRequest) {
         match &request.work {
             Work::Take(_) => {

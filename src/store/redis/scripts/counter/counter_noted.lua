@@ -1,4 +1,5 @@
--- The results of a charge, for `hold.lua` and `once_note.lua`. `counter.lua` has written it by then.
+-- The results of a charge, for `hold.lua` and `once_note.lua`. `counter.lua` has written it by
+-- then.
 
 -- All quotas share one mark. It lives as long as the counts, so that a clock may step back.
 local function mark(q, till)

@@ -1,6 +1,7 @@
 -- The record of an id, as `once.lua` writes it; nil without one. It has the cost, the instant, and
--- 1 if refunded. Eight values for each quota follow, of which the first two are names. The list that
--- ends a drain's record is returned separately. A corrupt record ends the call before any write.
+-- 1 if refunded. Eight values for each quota follow, of which the first two are names. The list
+-- that ends a drain's record is returned separately. A corrupt record ends the call before any
+-- write.
 local function record_of(key)
   local written = redis.pcall('GET', key)
   if type(written) == 'table' and string.sub(written.err, 1, 9) ~= 'WRONGTYPE' then
