@@ -11,10 +11,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpListener;
 use tokio::time::MissedTickBehavior;
 
-use crate::access::Reach;
 use crate::clock::Clock;
 use crate::config::{Config, Limits, Setup, Shutdown, StoreConfig};
 use crate::engine::Engine;
@@ -44,20 +43,21 @@ mod framing;
 
 mod greeting;
 
+mod listen;
+
 mod metered_body;
+
+mod protocol;
 
 mod timeout_io;
 
 use connections::{Connections, OpenConnections};
 use envoy::RateLimitService;
+use listen::{bind, listen, reach};
 use service::{HttpService, Service};
 
 /// The interval at which expired state is freed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
-
-/// Connections that the system queues until the node accepts them. It is also the default limit of
-/// Linux (`net.core.somaxconn`). A client beyond it retries a second later.
-const ACCEPT_QUEUE: u32 = 4096;
 
 /// The listeners of a node.
 #[derive(Debug)]
@@ -249,35 +249,11 @@ async fn open_store(
     Ok(Store::Redis(store))
 }
 
-/// Binds an address, which does not listen yet.
-fn bind(address: SocketAddr) -> Result<(SocketAddr, TcpSocket), ServeError> {
-    let open = || {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        // Binding also works while connections of the previous node still close.
-        socket.set_reuseaddr(true)?;
-        socket.bind(address)?;
-        Ok((address, socket))
-    };
-    open().map_err(|error| ServeError::Listen { address, error })
-}
-
-fn listen((address, socket): (SocketAddr, TcpSocket)) -> Result<TcpListener, ServeError> {
-    socket.listen(ACCEPT_QUEUE).map_err(|error| ServeError::Listen { address, error })
-}
-
 /// Accepts without end. Without a listener it waits without end.
 async fn accept_if_any(connections: Option<&Connections>) {
     match connections {
         Some(connections) => connections.accept().await,
         None => std::future::pending().await,
-    }
-}
-
-/// A listener of unknown address counts as one that other machines reach.
-fn reach(listener: &TcpListener) -> Reach {
-    match listener.local_addr() {
-        Ok(address) if address.ip().to_canonical().is_loopback() => Reach::Loopback,
-        _ => Reach::Network,
     }
 }
 

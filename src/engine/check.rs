@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::answer::{Answer, Answers, CheckError, attributes, only};
 use super::fallback::FallbackAnswer;
 use super::inline::OwnQuotas;
+use super::store_call::StoreCall;
 use super::{Decision, Door, Engine};
 use crate::config::Policies;
 use crate::deadline::within;
@@ -193,32 +194,6 @@ pub(super) fn costs(checks: &[&Check]) -> SmallVec<[u64; 1]> {
 /// The metas of one subject's checks, one each, if its policy stores them.
 pub(super) fn metas<'a>(subject: &Subject, checks: impl Iterator<Item = &'a Check>) -> SmallVec<[Meta; 1]> {
     if subject.policy.keeps_metas() { checks.map(|check| check.meta.clone()).collect() } else { SmallVec::new() }
-}
-
-/// The costs that the store decides for one subject.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct StoreCall<'a> {
-    pub(super) subject: &'a Subject,
-    /// Units, in order.
-    pub(super) costs: &'a [u64],
-    /// As for [`crate::store::Store::charge`].
-    pub(super) metas: &'a [Meta],
-    /// The deadline for answers, us.
-    pub(super) until: Micros,
-}
-
-impl StoreCall<'_> {
-    /// The first `costs` costs, and the rest.
-    fn split_at(self, costs: usize) -> (Self, Self) {
-        let (first, rest) = self.costs.split_at(costs);
-        let (noted, not_yet) = self.metas.split_at(costs.min(self.metas.len()));
-        (Self { costs: first, metas: noted, ..self }, Self { costs: rest, metas: not_yet, ..self })
-    }
-
-    /// The time left at `now` (us).
-    fn left(&self, now: Micros) -> Duration {
-        Duration::from_micros(self.until.saturating_sub(now))
-    }
 }
 
 impl Engine {

@@ -25,6 +25,8 @@ use crate::store::Store;
 
 mod check;
 
+mod store_call;
+
 mod same_key;
 
 mod idempotency;

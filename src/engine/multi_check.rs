@@ -20,8 +20,9 @@ use futures_util::future::{join, join_all};
 use tokio::sync::watch;
 
 use super::answer::{Answer, CheckError, missing_answer, only, only_verdict, unexpected_reply};
-use super::check::{Resolved, StoreCall, metas};
+use super::check::{Resolved, metas};
 use super::decision::limits_agree;
+use super::store_call::StoreCall;
 use super::{Check, Decision, Engine};
 use crate::limit::decision::Wait;
 use crate::limit::refunds::Receipt;

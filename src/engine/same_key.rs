@@ -4,7 +4,8 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::answer::{Answer, Answers};
-use super::check::{Resolved, StoreCall, costs, metas};
+use super::check::{Resolved, costs, metas};
+use super::store_call::StoreCall;
 use super::{Check, Decision, Engine};
 use crate::limit::policy::Durability;
 use crate::limit::time::{Micros, micros};

@@ -11,9 +11,8 @@ use std::time::Duration;
 use axum::http::{Request, Version};
 use futures_util::FutureExt;
 use hyper::body::Incoming;
-use hyper::rt::Executor;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto::Builder;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,9 +22,10 @@ use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use super::ACCEPT_QUEUE;
 use super::backlog::Backlog;
+use super::listen::ACCEPT_QUEUE;
 use super::metered_body::{is_long, metered};
+use super::protocol::{self, StreamExecutor};
 use super::service::{HttpService, Service, has_passed};
 use super::timeout_io::TimeoutIo;
 use crate::clock::Clock;
@@ -37,14 +37,6 @@ use crate::reload::Reloader;
 use crate::telemetry::limiter::Limiter;
 use crate::timeouts;
 use crate::workers::{Kind, Workers};
-
-/// Largest request line plus header fields of an HTTP/1.1 request, bytes. For HTTP/2 hyper permits
-/// 16 KiB.
-const MAX_HEAD_BYTES: usize = 64 * 1024;
-
-/// Bytes of a request body that an HTTP/2 client may send ahead on one stream. A connection permits
-/// twice as many.
-const STREAM_WINDOW: u32 = 64 * 1024;
 
 /// The pause after a failed accept. The usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -70,33 +62,9 @@ pub(super) struct Connections {
     limits: Limits,
 }
 
-/// Runs each HTTP/2 stream on the worker with the fewest streams. So one connection of a proxy uses
-/// all cores.
-#[derive(Debug, Clone)]
-struct StreamExecutor(Workers);
-
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
-    fn execute(&self, stream: F) {
-        self.0.spawn(Kind::Stream, stream);
-    }
-}
-
 impl Connections {
     pub(super) fn new(listener: TcpListener, service: Service, node: &Node, workers: Workers, limits: Limits) -> Self {
-        let mut protocol = Builder::new(StreamExecutor(workers.clone()));
-        // `timeout_io.rs` limits the time of clients without a timer for each request.
-        protocol.http1().header_read_timeout(None);
-        protocol.http2().timer(TokioTimer::new()).keep_alive_interval(timeouts::PING_INTERVAL);
-        protocol
-            .http2()
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(2 * STREAM_WINDOW);
-        protocol.http1().max_buf_size(MAX_HEAD_BYTES);
-        // A client that closes its sending side (`nc -N`) still receives its answer.
-        protocol.http1().half_close(true);
-        if let Service::Http(HttpService::Envoy(..)) = service {
-            protocol = protocol.http2_only();
-        }
+        let protocol = protocol::http(&service, &workers);
         let free = usize::try_from(limits.max_connections).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self {
             listener,

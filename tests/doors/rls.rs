@@ -66,7 +66,7 @@ pub(crate) struct Settings<'a> {
 
 /// The address of the service, by the node's greeting.
 pub(crate) fn address(node: &Node) -> String {
-    let line = node.greeting.lines().find_map(|line| line.trim().strip_prefix("envoy ")).expect("it serves Envoy");
+    let line = node.greeting.lines().find_map(|line| line.trim().strip_prefix("Envoy ")).expect("it serves Envoy");
     line.trim().split("://").nth(1).unwrap().to_owned()
 }
 

@@ -226,8 +226,7 @@ pub(super) struct Kind(u16, &'static str, &'static str);
 impl Kind {
     pub(super) const BAD_REQUEST: &'static Self = &Self(400, "", "Bad Request");
     pub(super) const MALFORMED_JSON: &'static Self = &Self(400, "malformed-json", "The body is not JSON");
-    pub(super) const INVALID_REQUEST: &'static Self =
-        &Self(422, "invalid-request", "The request says something it may not say");
+    pub(super) const INVALID_REQUEST: &'static Self = &Self(422, "invalid-request", "Invalid request");
     pub(super) const INVALID_CONFIGURATION: &'static Self =
         &Self(422, "invalid-configuration", "The configuration has faults");
     pub(super) const NOTHING_TO_RELOAD: &'static Self =

@@ -8,7 +8,6 @@ use super::counter::{Counter, Held, carry_over};
 use super::ids::{Record, Records, SharedQuotas};
 use crate::limit::decision::{Ruling, decide, look};
 use crate::limit::drain::{Over, drain};
-use crate::limit::history::Counting;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::Quota;
@@ -17,11 +16,7 @@ use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::store::Meta;
 use crate::store::Taken;
-use crate::store::work::{Charged, Done, LogPage, Work, longest_life, record_life};
-
-/// Maximum number of a log's notes that one portion copies under the key's lock, in under a
-/// millisecond.
-const PORTION: usize = 2000;
+use crate::store::work::{Charged, Done, Work, longest_life, record_life};
 
 /// A key's state for each charged quota. Nearly always that is one, without notes.
 #[derive(Debug, Default)]
@@ -44,6 +39,8 @@ pub(super) struct Id<'a> {
     pub(super) print: Fingerprint,
     pub(super) quotas: &'a SharedQuotas,
 }
+
+mod reading;
 
 type States = SmallVec<[State; 3]>;
 
@@ -95,34 +92,6 @@ impl KeyState {
             note_metas(policy, states, &ruling, metas);
             ruling
         })
-    }
-
-    /// Copies the next portion of the log of `quota`. Returns false at the end, or if the quota has
-    /// no log.
-    pub(super) fn tell(&self, quota: &Quota, told: &mut Counting) -> bool {
-        let counter = Counter::of(quota);
-        let held = self.held.iter().find(|held| held.counter == counter);
-        match held.map(|held| &held.state) {
-            Some(State::SlidingLog(log)) => log.tell(quota, told, PORTION),
-            _ => false,
-        }
-    }
-
-    /// Returns all entries of a policy's log.
-    fn page(&self, policy: &Policy, now: Micros) -> LogPage {
-        let mut told = Counting { now, ..Counting::default() };
-        while self.tell(&policy.quotas[policy.longest()], &mut told) {}
-        LogPage { at: now, charges: told.charges, notes: told.notes }
-    }
-
-    /// The ticks of a policy that count at `now`, newest first.
-    fn ticks(&self, policy: &Policy, now: Micros) -> Vec<(u64, u64)> {
-        let Some(ticks) = policy.ticks() else { return Vec::new() };
-        let counter = Counter::of(&policy.quotas[0]);
-        match self.held.iter().find(|held| held.counter == counter).map(|held| &held.state) {
-            Some(State::SlidingCounter(counter)) => counter.listed(ticks, now),
-            _ => Vec::new(),
-        }
     }
 
     /// Decides a cost without charging it.
