@@ -19,7 +19,7 @@ use crate::support::{Node, config_on, wait_until};
 const POLICIES: &str = "policies:
   sliding: {quotas: [1000000 per 1h, 2000000 per 2h], on_store_failure: deny, timeout: 600ms}
   sliding-patient: {quotas: [1000000 per 1h], on_store_failure: allow, timeout: 800ms}
-  bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 500000}], on_store_failure: deny, timeout: 800ms}
+  bucket: {algorithm: token-bucket, quotas: [{rate: 2 per 1h, burst: 1000000}], on_store_failure: deny, timeout: 800ms}
   fixed: {algorithm: fixed-window, quotas: [1000000 per 1d], on_store_failure: deny, timeout: 600ms}
   log: {algorithm: sliding-log, max_entries: 100000, quotas: [1000000 per 1h], on_store_failure: deny, timeout: 600ms}
 ";
