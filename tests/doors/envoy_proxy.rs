@@ -36,12 +36,16 @@ fn node_on(seeds: &[String], changes: &[(&str, &str)]) -> (Node, TempDir) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_of_envoy_get_exactly_the_limit_from_two_nodes() {
     let seeds = cluster::shared().seeds();
-    // Envoy's 1 s and a deadline of 800 ms would do on an idle machine.
-    let slow = [("deadline: 80ms", "deadline: 8s"), ("timeout: 800ms", "timeout: 8s")];
-    let nodes = [(); 2].map(|()| node_on(&seeds, &slow));
+    // The short times hold for an idle machine, which a test may not have.
+    let (deadline, timeout, of_envoy) = match chaos::strict() {
+        true => ("deadline: 800ms", "timeout: 800ms", "timeout: 1s"),
+        false => ("deadline: 8s", "timeout: 8s", "timeout: 12s"),
+    };
+    let times = [("deadline: 80ms", deadline), ("timeout: 800ms", timeout)];
+    let nodes = [(); 2].map(|()| node_on(&seeds, &times));
     let services = [address(&nodes[0].0), address(&nodes[1].0)];
     let backend = Backend::start().await;
-    let envoy = Envoy::start([&services[0], &services[1]], &backend, &[("timeout: 0.1s", "timeout: 12s")]);
+    let envoy = Envoy::start([&services[0], &services[1]], &backend, &[("timeout: 0.1s", of_envoy)]);
     let (user, admitted) = (unique("user"), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
