@@ -70,7 +70,7 @@ export function optionsOf({ urls, options = {} }) {
   return defined({
     ...same,
     nodes: urls,
-    deadlineMs: deadline_ms ?? 1000,
+    deadlineMs: deadline_ms ?? 5000,
     onFailure: on_failure,
     caFile: ca_file && join(CLIENTS, ca_file),
     key: header(key, (value) => value),

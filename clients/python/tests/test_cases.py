@@ -102,7 +102,7 @@ def make_nodes(
 
 def make_client(kind: Any, urls: list[str], case: dict[str, Any]) -> Any:
     options = dict(case.get("options", {}))
-    options["deadline"] = options.pop("deadline_ms", 1000) / 1000
+    options["deadline"] = options.pop("deadline_ms", 5000) / 1000
     options = {name: options[name] for name in CLIENT_OPTIONS if name in options}
     if "ca_file" in options:
         options["ca_file"] = str(CLIENTS / options["ca_file"])
