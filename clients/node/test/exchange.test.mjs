@@ -8,7 +8,7 @@ import { describe, test } from 'node:test'
 import { Client, Problem, Unavailable } from '@tollgate/client'
 
 import { ResponseReader } from '../dist/esm/response.js'
-import { RealNode } from './nodes.mjs'
+import { RealNode, freePort, silentNode } from './nodes.mjs'
 
 const BODY = '{"key":"日"}'
 const LENGTH = `HTTP/1.1 200 OK\r\ncontent-Length: ${Buffer.byteLength(BODY)}\r\n\r\n${BODY}`
@@ -136,6 +136,20 @@ describe('a client', () => {
         for (const check of checks) await assert.rejects(check, Unavailable)
         await assert.rejects(client.check({ key: 'a' }), Unavailable)
       })
+    }
+  })
+
+  test('waits the whole deadline for a call without ids', async () => {
+    const silent = await silentNode()
+    const client = new Client({ nodes: [silent.url, `http://127.0.0.1:${await freePort()}`], deadlineMs: 500 })
+    try {
+      const start = performance.now()
+      await assert.rejects(client.checkAll([{ key: 'a' }]), Unavailable)
+      const took = performance.now() - start
+      assert.ok(took > 400, `ended after ${Math.round(took)} ms`)
+    } finally {
+      client.close()
+      silent.close()
     }
   })
 
