@@ -164,6 +164,19 @@ describe('a client', () => {
     assert.deepEqual(seen, [undefined, undefined, undefined, undefined])
   })
 
+  test('sends the first valid traceparent of a batch', async () => {
+    const seen = []
+    const valid = `00-${'a'.repeat(32)}-${'b'.repeat(16)}-01`
+    const answer = (request, response) => {
+      seen.push(request.headers.traceparent)
+      response.end('{"results":[{"allowed":true},{"allowed":true}]}')
+    }
+    await withServer(answer, async (client) => {
+      await Promise.all(['00-abc', valid].map((traceparent) => client.check({ key: 'a' }, { traceparent })))
+    })
+    assert.deepEqual(seen, [valid])
+  })
+
   test('rejects a cost that JSON cannot write', async () => {
     const client = new Client()
     for (const cost of [Number.NaN, Number.POSITIVE_INFINITY, 1.5, -1]) {
