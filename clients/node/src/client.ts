@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto'
 
 import { Coalescer } from './coalescer.js'
-import { Problem, Unavailable } from './errors.js'
-import type { Call } from './exchange.js'
+import { Problem, Unavailable, invalid } from './errors.js'
+import { type Call, traceparentOf } from './exchange.js'
 import { Nodes } from './nodes.js'
 import type { Answer } from './response.js'
 import type {
@@ -70,7 +70,7 @@ export class Client {
     if (this.coalescer === undefined || options.deadlineMs !== undefined) {
       return this.checkAlone(charged, options)
     }
-    return this.coalescer.check(charged, options.traceparent)
+    return this.coalescer.check(charged, traceparentOf(options.traceparent))
   }
 
   /** Decides up to 1000 checks, each alone. */
@@ -132,7 +132,7 @@ export class Client {
   }
 
   private async call<T>(call: Call, options: CallOptions): Promise<T> {
-    call.traceparent = options.traceparent
+    call.traceparent = traceparentOf(options.traceparent)
     const deadline = performance.now() + (options.deadlineMs ?? this.deadlineMs)
     const token = typeof this.token === 'function' ? this.token() : this.token
     return parsed(await this.nodes.call(call, token, deadline)) as T
@@ -170,14 +170,7 @@ function hasBadCost({ cost }: Check): boolean {
 }
 
 function badCost(): Problem {
-  const detail = 'must be an integer from 0 to 10^15'
-  return new Problem({
-    type: 'urn:tollgate:problem:invalid-request',
-    title: 'Invalid request',
-    status: 422,
-    detail: `/cost ${detail}`,
-    violations: [{ pointer: '/cost', detail }],
-  })
+  return invalid('/cost', 'must be an integer from 0 to 10^15')
 }
 
 function query(members: Record<string, string | number | undefined>): URLSearchParams {

@@ -29,3 +29,14 @@ export class Unavailable extends Error {
     super(`Tollgate is unavailable: ${reason}`, { cause })
   }
 }
+
+/** A problem as a node reports it, for a check that is not sent. */
+export function invalid(pointer: string, detail: string): Problem {
+  return new Problem({
+    type: 'urn:tollgate:problem:invalid-request',
+    title: 'Invalid request',
+    status: 422,
+    detail: `${pointer} ${detail}`,
+    violations: [{ pointer, detail }],
+  })
+}

@@ -23,8 +23,12 @@ export class NoAnswer extends Error {
 const MOST_CONNECTIONS = 64
 /** A header value that needs no escapes and ends no line. */
 const VISIBLE = /^[\x21-\x7e]+$/
-/** A caller chooses the trace context of a request, so no other text passes. */
 const TRACEPARENT = /^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$/
+
+/** A caller chooses the trace context of a request, so no other text passes. */
+export function traceparentOf(text: string | undefined): string | undefined {
+  return text !== undefined && TRACEPARENT.test(text) ? text : undefined
+}
 
 /** The address of one node, with its connections. */
 export class Link {
@@ -101,9 +105,7 @@ export class Link {
       if (!VISIBLE.test(token)) throw new TypeError('a token must be visible ASCII characters')
       request += `Authorization: Bearer ${token}\r\n`
     }
-    if (call.traceparent !== undefined && TRACEPARENT.test(call.traceparent)) {
-      request += `traceparent: ${call.traceparent}\r\n`
-    }
+    if (call.traceparent !== undefined) request += `traceparent: ${call.traceparent}\r\n`
     if (call.body === undefined) return `${request}\r\n`
     const length = Buffer.byteLength(call.body)
     return `${request}Content-Type: application/json\r\nContent-Length: ${length}\r\n\r\n${call.body}`

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto'
 
 import { Client, type ClientOptions } from './client.js'
-import { Problem, Unavailable } from './errors.js'
+import { Problem, Unavailable, invalid } from './errors.js'
 import { type Fields, fieldsOf } from './fields.js'
 import type { Check, CheckAnswer } from './types.js'
 
@@ -79,6 +79,7 @@ export class Limiter<Request, Response> {
     const check = await this.checkOf(request)
     let verdict: Verdict
     try {
+      if (check.key === '') throw withoutKey()
       verdict = this.verdict(await this.client.check(check, { traceparent }), request)
     } catch (error) {
       verdict = this.withoutDecision(error, request)
@@ -97,7 +98,7 @@ export class Limiter<Request, Response> {
   private async checkOf(request: Request): Promise<Check> {
     const { key, cost, meta, quotas } = this.options
     const given = key === undefined ? undefined : await key(request)
-    const check: Check = { ...this.check, key: fittingKey(String(given ?? '') || this.address(request) || 'unknown') }
+    const check: Check = { ...this.check, key: fittingKey(String(given ?? '') || this.address(request) || '') }
     if (cost !== undefined) check.cost = typeof cost === 'function' ? await cost(request) : cost
     if (meta !== undefined) check.meta = await meta(request)
     if (quotas !== undefined) check.quotas = typeof quotas === 'function' ? await quotas(request) : quotas
@@ -137,12 +138,22 @@ export class Limiter<Request, Response> {
   }
 }
 
-/** A key that a node accepts. Lone surrogates are no Unicode, and longer keys become their hash. */
+/** A key that a node accepts. Longer keys and lone surrogates become their hash, so that they count. */
 export function fittingKey(key: string): string {
-  const text = key.toWellFormed()
+  // Ill-formed texts that differ are equal in UTF-8: it has no surrogates.
+  if (!key.isWellFormed()) return hashed(Buffer.from(key, 'utf16le'))
   // A UTF-16 unit has at most three bytes in UTF-8.
-  if (text.length * 3 <= MOST_KEY_BYTES || Buffer.byteLength(text) <= MOST_KEY_BYTES) return text
-  return `sha256:${createHash('sha256').update(text).digest('hex')}`
+  if (key.length * 3 <= MOST_KEY_BYTES || Buffer.byteLength(key) <= MOST_KEY_BYTES) return key
+  return hashed(key)
+}
+
+function hashed(key: string | Buffer): string {
+  return `sha256:${createHash('sha256').update(key).digest('hex')}`
+}
+
+/** A Unix socket has no address, and neither has a caller that left. */
+function withoutKey(): Problem {
+  return invalid('/key', 'the request has no address: set `key`')
 }
 
 function reply(status: number, fields: Fields, content: string | object): Reply {

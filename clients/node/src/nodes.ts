@@ -21,7 +21,8 @@ export class Nodes {
     for (const [index, node] of candidates.entries()) {
       // A trial that began meanwhile occupies the node.
       if (!node.mayBeAsked()) continue
-      const nodesLeft = candidates.length - index
+      // No other node may get a call that must not be repeated.
+      const nodesLeft = call.repeatable ? candidates.length - index : 1
       const share = (deadline - performance.now()) / nodesLeft
       if (share <= 0) break
       try {

@@ -8,7 +8,7 @@ import { describe, test } from 'node:test'
 import { Client, Problem, Unavailable } from '@tollgate/client'
 
 import { ResponseReader } from '../dist/esm/response.js'
-import { RealNode } from './nodes.mjs'
+import { RealNode, freePort, silentNode } from './nodes.mjs'
 
 const BODY = '{"key":"日"}'
 const LENGTH = `HTTP/1.1 200 OK\r\ncontent-Length: ${Buffer.byteLength(BODY)}\r\n\r\n${BODY}`
@@ -139,6 +139,20 @@ describe('a client', () => {
     }
   })
 
+  test('waits the whole deadline for a call without ids', async () => {
+    const silent = await silentNode()
+    const client = new Client({ nodes: [silent.url, `http://127.0.0.1:${await freePort()}`], deadlineMs: 500 })
+    try {
+      const start = performance.now()
+      await assert.rejects(client.checkAll([{ key: 'a' }]), Unavailable)
+      const took = performance.now() - start
+      assert.ok(took > 400, `ended after ${Math.round(took)} ms`)
+    } finally {
+      client.close()
+      silent.close()
+    }
+  })
+
   test('passes on no traceparent of another form', async () => {
     const seen = []
     const answer = (request, response) => { seen.push(request.headers.traceparent); response.end('{"allowed":true}') }
@@ -148,6 +162,19 @@ describe('a client', () => {
       }
     })
     assert.deepEqual(seen, [undefined, undefined, undefined, undefined])
+  })
+
+  test('sends the first valid traceparent of a batch', async () => {
+    const seen = []
+    const valid = `00-${'a'.repeat(32)}-${'b'.repeat(16)}-01`
+    const answer = (request, response) => {
+      seen.push(request.headers.traceparent)
+      response.end('{"results":[{"allowed":true},{"allowed":true}]}')
+    }
+    await withServer(answer, async (client) => {
+      await Promise.all(['00-abc', valid].map((traceparent) => client.check({ key: 'a' }, { traceparent })))
+    })
+    assert.deepEqual(seen, [valid])
   })
 
   test('rejects a cost that JSON cannot write', async () => {

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
+import net from 'node:net'
 import { after, before, describe, test } from 'node:test'
 
 import express from 'express'
@@ -12,7 +13,7 @@ import { tollgate as expressMiddleware } from '@tollgate/client/express'
 import { tollgate as fastifyPlugin, tollgateHook } from '@tollgate/client/fastify'
 
 import { get } from './http.mjs'
-import { RealNode } from './nodes.mjs'
+import { RealNode, waitUntil } from './nodes.mjs'
 
 describe('in a framework', () => {
   let node
@@ -40,6 +41,43 @@ describe('in a framework', () => {
       const key = randomUUID()
       await withApp({ policy: 'ten', key: () => key, cost: 3 }, false, async (url) => {
         assert.equal((await get(url)).body, 'remaining 7')
+      })
+    })
+
+    test(`a caller of ${name} that leaves at once does not evade the limit`, async () => {
+      const policy = 'thousand'
+      const usage = async () => (await client.usage({ policy, key: '127.0.0.1' })).remaining
+      const before = await usage()
+      let failed = 0
+      let left = 0
+      // A slow function, as one that asks a database: the address is gone with the connection.
+      const skip = async ({ socket }) => {
+        if (!socket.destroyed) await once(socket, 'close')
+        left++
+        return false
+      }
+      await withApp({ policy, skip, onError: () => failed++ }, false, async (url, passed) => {
+        for (let time = 0; time < 3; time++) await sendAndLeave(url)
+        await waitUntil('the end of 3 requests', () => left === 3 && passed() + failed === 3)
+        assert.equal(passed(), before - (await usage()), 'as many requests pass as count')
+      })
+    })
+
+    test(`a check of ${name} goes on when its caller leaves`, async () => {
+      const key = randomUUID()
+      await withApp({ policy: 'ten', key: () => key }, false, async (url) => {
+        for (let time = 0; time < 3; time++) await sendAndLeave(url)
+        await waitUntil('3 charges', async () => (await client.usage({ policy: 'ten', key })).remaining === 7)
+      })
+    })
+
+    test(`keys of ${name} that are no Unicode count each for itself`, async () => {
+      const key = ({ headers }) => `${headers['x-user']}${headers['x-half'] === 'high' ? '\ud800' : '\udfff'}`
+      await withApp({ key }, false, async (url) => {
+        const user = randomUUID()
+        const statusOf = async (half) => (await get(url, { 'x-user': user, 'x-half': half })).status
+        const statuses = [await statusOf('high'), await statusOf('high'), await statusOf('high'), await statusOf('low')]
+        assert.deepEqual(statuses, [200, 200, 429, 200])
       })
     })
 
@@ -82,17 +120,29 @@ describe('in a framework', () => {
     assert.equal((await client.usage({ key: scope })).remaining, 0, 'the shared client stays open')
   })
 
+  async function sendAndLeave(url) {
+    const { hostname, port } = new URL(url)
+    const socket = net.connect(Number(port), hostname)
+    await once(socket, 'connect')
+    socket.end('GET / HTTP/1.1\r\nHost: a\r\n\r\n', () => socket.destroy())
+    await once(socket, 'close')
+  }
+
   async function withExpress(options, trust, use) {
     const app = express()
     app.set('trust proxy', trust)
     app.use(expressMiddleware({ client, ...options }))
-    app.get('/', (_request, response) => { response.send(`remaining ${response.locals.tollgate.remaining}`) })
+    let passed = 0
+    app.get('/', (_request, response) => {
+      passed++
+      response.send(`remaining ${response.locals.tollgate.remaining}`)
+    })
     app.use((_error, _request, response, _next) => { response.status(500).end() })
     const server = app.listen(0, '127.0.0.1')
     await once(server, 'listening')
     await client.reset({ policy: 'address', key: '192.0.2.1' })
     try {
-      await use(`http://127.0.0.1:${server.address().port}/`)
+      await use(`http://127.0.0.1:${server.address().port}/`, () => passed)
     } finally {
       server.close()
       server.closeAllConnections()
@@ -102,10 +152,14 @@ describe('in a framework', () => {
   async function withFastify(options, trust, use) {
     const app = fastify({ trustProxy: trust, forceCloseConnections: true })
     await app.register(fastifyPlugin, { client, ...options })
-    app.get('/', async (request) => `remaining ${request.tollgate.remaining}`)
+    let passed = 0
+    app.get('/', async (request) => {
+      passed++
+      return `remaining ${request.tollgate.remaining}`
+    })
     await client.reset({ policy: 'address', key: '192.0.2.1' })
     try {
-      await use(`${await app.listen({ port: 0, host: '127.0.0.1' })}/`)
+      await use(`${await app.listen({ port: 0, host: '127.0.0.1' })}/`, () => passed)
     } finally {
       await app.close()
     }

@@ -22,15 +22,20 @@ for (const [framework, application] of Object.entries(FRAMEWORKS)) {
 async function run(request, instance, url, agent) {
   if (request.until) return instance.until(request.until)
   if (request.concurrently) {
-    const sent = Array.from({ length: request.concurrently }, () => get(url, request.headers, agent))
+    const sent = Array.from({ length: request.concurrently }, () => get(url, headersOf(request), agent))
     const counts = {}
     for (const { status } of await Promise.all(sent)) counts[status] = (counts[status] ?? 0) + 1
     return assert.deepEqual(counts, request.statuses)
   }
   for (let time = 0; time < (request.times ?? 1); time++) {
-    const response = await within(request.within_ms, () => get(url, request.headers, agent))
+    const response = await within(request.within_ms, () => get(url, headersOf(request), agent))
     compare(response, request.expect)
   }
+}
+
+/** As UTF-8. Node writes each character of a header as one byte. */
+function headersOf({ headers = {} }) {
+  return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name, Buffer.from(value).toString('latin1')]))
 }
 
 function compare(response, { status, headers = {}, body, json }) {

@@ -27,14 +27,14 @@ from tollgate import TollgateError
 from apps import serve_asgi, serve_wsgi
 from support import Node, free_port, unique, wait_until
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+CONFIG = Path(__file__).with_name("tollgate.yaml")
 MOVING = limits.strategies.MovingWindowRateLimiter
 FIXED = limits.strategies.FixedWindowRateLimiter
 
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
-    with Node(EXAMPLES / "tollgate.yaml") as node:
+    with Node(CONFIG) as node:
         yield node
 
 
@@ -153,9 +153,9 @@ def test_uri_has_nodes_policy_and_token() -> None:
 def test_hits_count_by_the_fallback_of_a_node_without_its_store(tmp_path: Path) -> None:
     """Its answers have this node's share of each limit."""
     config = tmp_path / "tollgate.yaml"
-    store = f"store: {{redis: ['redis://127.0.0.1:{free_port()}'], timeout: 1s}}\n"
+    store = f"store: {{redis: ['redis://127.0.0.1:{free_port()}']}}\n"
     fallback = "fallback: {expected_nodes: 2}\n"
-    config.write_text(store + fallback + (EXAMPLES / "tollgate.yaml").read_text())
+    config.write_text(store + fallback + CONFIG.read_text())
     with Node(config) as node:
         storage, key = (
             storage_from_string(f"tollgate://127.0.0.1:{node.port}?deadline=30"),
@@ -246,7 +246,7 @@ def test_extension_passes_exactly_the_limit_of_64_concurrent_requests(
 @pytest.mark.parametrize("extension", EXTENSIONS)
 def test_extension_falls_back_to_memory_and_returns_to_the_node(extension: str) -> None:
     make_app, serve = EXTENSIONS[extension]
-    with Node(EXAMPLES / "tollgate.yaml") as node:
+    with Node(CONFIG) as node:
         app = make_app(
             f"tollgate://127.0.0.1:{node.port}?deadline=5",
             strategy="moving-window",

@@ -35,6 +35,11 @@ def test_each_node_gets_an_equal_share_of_the_deadline() -> None:
     assert attempts.next(100.5) == (attempts.node, 101.0)
 
 
+def test_call_that_must_not_repeat_waits_for_its_whole_deadline() -> None:
+    attempts = Attempts(two(), False, 101.0)
+    assert attempts.next(100.0) == (attempts.node, 101.0)
+
+
 def test_broken_call_repeats_once_on_its_node_and_then_moves_on() -> None:
     attempts = Attempts(two(), True, 101.0)
     asked_nodes = []

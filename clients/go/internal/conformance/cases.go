@@ -74,10 +74,13 @@ func (o Options) Failure() tollgate.Failure {
 	return tollgate.Open
 }
 
+// defaultDeadline is long, so that a busy machine fails no test.
+const defaultDeadline = 5 * time.Second
+
 func (o Options) client(t *testing.T, nodes []string) *tollgate.Client {
 	t.Helper()
 	options := tollgate.Options{
-		Nodes: nodes, Deadline: time.Second, Token: o.Token,
+		Nodes: nodes, Deadline: defaultDeadline, Token: o.Token,
 		NoRetry: o.Retry != nil && !*o.Retry, NoCoalesce: o.Coalesce != nil && !*o.Coalesce,
 	}
 	if o.DeadlineMS > 0 {

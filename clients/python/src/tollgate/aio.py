@@ -55,14 +55,11 @@ class AsyncClient:
         over: str | None = None,
         traceparent: str | None = None,
     ) -> CheckAnswer:
-        """May `key` spend `cost` under `policy`, now?"""
+        """May `key` spend `cost` under `policy`, now? A cancelled check counts all the same."""
         check = as_check(key, policy, cost, meta, id, quotas, over)
         body, repeatable = self._settings.encode(check)
         trace = calls.traceparent(traceparent)
-        part = self._part()
-        if not self._coalesce:
-            return await part.send(calls.check(body, repeatable, trace), time.monotonic())
-        return await part.coalescer.check(body, repeatable, trace)
+        return await self._part().coalescer.check(body, repeatable, trace)
 
     async def check_batch(self, checks: Sequence[Check]) -> list[CheckAnswer | ProblemError]:
         """Decides each of 1 to 1000 checks alone. A rejected one is returned as its problem."""
@@ -95,7 +92,7 @@ class AsyncClient:
             for other in [other for other in self._parts if other.is_closed()]:
                 del self._parts[other]
             if loop not in self._parts:
-                self._parts[loop] = _LoopPart(self._settings, loop)
+                self._parts[loop] = _LoopPart(self._settings, loop, self._coalesce)
             self._last = part = self._parts[loop]
         return part
 
@@ -113,9 +110,9 @@ class AsyncClient:
 class _LoopPart:
     """Connections and waiting checks belong to one event loop."""
 
-    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop, coalesce: bool) -> None:
         self.loop = loop
-        self.coalescer = Coalescer(self.send, loop)
+        self.coalescer = Coalescer(self.send, loop, coalesce)
         self._settings = settings
         self._pools = {
             id(node): AsyncPool(node, settings.fields(node.authority)) for node in settings.nodes

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
-from .errors import ProblemError, Unavailable
+from .errors import ProblemError, Unavailable, bad_key
 from .http1 import Answer
-from .types import Check, CheckAnswer, Problem, RefundAnswer, TogetherAnswer, Usage, Violation, read
+from .types import Check, CheckAnswer, Problem, RefundAnswer, TogetherAnswer, Usage, read
 
 T = TypeVar("T")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -142,6 +142,5 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        fault = Violation("/key", "must be valid Unicode, without half of a surrogate pair")
-        kind, title = "urn:tollgate:problem:invalid-request", "Invalid request"
-        raise ProblemError(Problem(kind, title, 422, fault.detail, [fault])) from None
+        fault = "must be valid Unicode, without half of a surrogate pair"
+        raise bad_key(fault) from None

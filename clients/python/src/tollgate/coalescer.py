@@ -1,5 +1,7 @@
 """Checks that begin in one turn of the event loop share one call.
 
+A check goes on without its caller. Otherwise callers that leave at once would not count.
+
 A timer of 0.2 ms would wait longer: the selectors of asyncio round up to a whole millisecond. The
 end of the turn costs a lone check nothing.
 """
@@ -8,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import calls
 from .batches import MAX_COALESCED, Result, Shared, batch, is_shareable, rejects_all
 from .calls import Call
 from .errors import ProblemError, TollgateError
@@ -27,37 +28,39 @@ class _Waiting(Shared):
 
 
 class Coalescer:
-    def __init__(self, send: Send, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, send: Send, loop: asyncio.AbstractEventLoop, shares: bool) -> None:
         self._send = send
         self._loop = loop
+        self._shares = shares
         self._waiting: list[_Waiting] = []
         self._began = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def check(self, body: bytes, repeatable: bool, traceparent: str | None) -> CheckAnswer:
-        if not is_shareable(body):
-            call = calls.check(body, repeatable, traceparent)
-            answer: CheckAnswer = await self._send(call, time.monotonic())
-            return answer
+        waiting = _Waiting(body, repeatable, traceparent, self._loop.create_future())
+        if not self._shares or not is_shareable(body):
+            self._start([waiting], time.monotonic())
+            return await waiting.answer
         if not self._waiting:
             self._began = time.monotonic()
             self._loop.call_soon(self._flush)
-        waiting = _Waiting(body, repeatable, traceparent, self._loop.create_future())
         self._waiting.append(waiting)
         return await waiting.answer
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
         for start in range(0, len(waiting), MAX_COALESCED):
-            share = waiting[start : start + MAX_COALESCED]
-            task = self._loop.create_task(self._decide(share, self._began))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(waiting[start : start + MAX_COALESCED], self._began)
+
+    def _start(self, share: list[_Waiting], began: float) -> None:
+        task = self._loop.create_task(self._decide(share, began))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _decide(self, share: list[_Waiting], began: float) -> None:
         try:
-            results = await self._ask(share, began)
-        except TollgateError as error:
+            results: Sequence[CheckAnswer | Exception] = await self._ask(share, began)
+        except Exception as error:
             results = [error] * len(share)
         except BaseException:
             for waiting in share:
@@ -66,7 +69,7 @@ class Coalescer:
         for waiting, result in zip(share, results, strict=True):
             if waiting.answer.done():
                 continue
-            if isinstance(result, TollgateError):
+            if isinstance(result, Exception):
                 waiting.answer.set_exception(result)
             else:
                 waiting.answer.set_result(result)

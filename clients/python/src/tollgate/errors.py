@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .types import Problem
+from .types import Problem, Violation
 
 
 class TollgateError(Exception):
@@ -25,3 +25,9 @@ class ProblemError(TollgateError):
     def name(self) -> str:
         """The last part of the type, such as `unknown-policy`."""
         return self.problem.type.rpartition(":")[2]
+
+
+def bad_key(detail: str) -> ProblemError:
+    """As a node reports it, for a key that cannot be sent."""
+    kind, title = "urn:tollgate:problem:invalid-request", "Invalid request"
+    return ProblemError(Problem(kind, title, 422, detail, [Violation("/key", detail)]))

@@ -7,10 +7,18 @@ from hashlib import sha256
 MAX_KEY_BYTES = 1024
 
 
-def bounded(key: str) -> str:
-    """`key`, or its hash if it is longer than a key may be."""
-    # UTF-8 has at most four bytes a character.
-    if len(key) * 4 <= MAX_KEY_BYTES:
-        return key
-    raw = key.encode(errors="surrogatepass")
-    return key if len(raw) <= MAX_KEY_BYTES else f"sha256:{sha256(raw).hexdigest()}"
+def sendable(key: str) -> str:
+    """`key`, or its hash if a node rejects it.
+
+    A caller must not choose a key that nobody counts.
+    """
+    try:
+        raw = key.encode()
+    except UnicodeEncodeError:
+        # Half of a surrogate pair.
+        return _hashed(key.encode(errors="surrogatepass"))
+    return key if len(raw) <= MAX_KEY_BYTES else _hashed(raw)
+
+
+def _hashed(key: bytes) -> str:
+    return f"sha256:{sha256(key).hexdigest()}"

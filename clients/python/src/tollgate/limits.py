@@ -28,7 +28,7 @@ from limits.storage import MovingWindowSupport, Storage
 from .aio import AsyncClient
 from .client import Client
 from .errors import TollgateError
-from .keys import bounded
+from .keys import sendable
 from .settings import DEFAULT_DEADLINE
 from .types import Decision
 
@@ -87,7 +87,7 @@ class _Question:
 
     def check(self) -> dict[str, Any]:
         quota = f"{self.limit} per {self.expiry}s"
-        key = bounded(self.key)
+        key = sendable(self.key)
         return {"key": key, "policy": self.policy, "cost": self.cost, "quotas": [quota]}
 
     def peek(self) -> _Question:

@@ -76,6 +76,8 @@ class Attempts:
             return None
         assert self.node is not None
         self._began = now
+        if not self._repeatable:
+            return self.node, self.end
         others = sum(now >= node.avoid_until for node in self._left)
         return self.node, now + (self.end - now) / (1 + others)
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .errors import ProblemError, TollgateError, Unavailable
+from .errors import ProblemError, TollgateError, bad_key
 from .fields import Refusal, bad_request, denial, no_decision
-from .keys import bounded
+from .keys import sendable
 from .request import Request, Response
 from .types import Decision
 
@@ -70,9 +70,9 @@ class Rules:
     def key_of(self, request: Request) -> str:
         key = (self.key(request) if self.key is not None else None) or request.client
         if not key:
-            # A unix socket has no address.
-            raise Unavailable("the request has no address; set `key`")
-        return bounded(key)
+            # A unix socket has no address, and neither has a caller that reset its connection.
+            raise bad_key("the request has no address; set `key`")
+        return sendable(key)
 
     def refuse(self, request: Request, decision: Decision) -> Refusal:
         body = self.body(request, decision) if callable(self.body) else self.body
