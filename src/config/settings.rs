@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::envoy::Counting;
+use super::envoy::counting::Counting;
 use super::gate::{ClientFrom, MissingKey, RequestFrom};
 use super::section::Shape;
 use super::setting::{Address, Choice, Flag, Identifier, Integer, Own, Ratio, Setting, Time};

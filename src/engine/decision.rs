@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::limit::decision::{QuotaStates, Verdict, Wait};
-use crate::limit::drain::Parts;
 use crate::limit::policy::{Listed, OnStoreFailure, Policy};
 use crate::limit::quota::Quota;
+use crate::limit::receipt::Parts;
 use crate::limit::time::Micros;
 use crate::prefilter::Denial;
 

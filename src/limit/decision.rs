@@ -2,9 +2,9 @@
 
 use smallvec::SmallVec;
 
-use super::drain::Parts;
 use super::policy::Policy;
 use super::quota::Quota;
+use super::receipt::Parts;
 use super::state::State;
 use super::time::Micros;
 pub use super::time::Wait;

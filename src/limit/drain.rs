@@ -5,10 +5,11 @@
 //! all quotas, so it takes as much as any of them has room for. A token bucket may go below empty,
 //! down to one burst of debt. So the wait after a large drain is as long as its cost requires.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use super::decision::{Room, Ruling, decide, resets, ruling, verdict};
 use super::policy::{Algorithm, Policy};
+use super::receipt::Parts;
 use super::state::State;
 use super::time::Micros;
 
@@ -23,9 +24,6 @@ named! {
         Drain = "drain",
     }
 }
-
-/// The units that each quota takes, in the policy's order.
-pub type Parts = SmallVec<[u64; 3]>;
 
 /// Charges `cost` if it fits, or else to each quota as much of it as fits there. The waits are
 /// those of a denial right after the charge.

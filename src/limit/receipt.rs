@@ -1,7 +1,11 @@
 //! The receipt of a charge, by which exactly that charge is refunded.
 
-use super::drain::Parts;
+use smallvec::SmallVec;
+
 use super::time::Micros;
+
+/// The units that a drain takes from each quota, in the policy's order.
+pub type Parts = SmallVec<[u64; 3]>;
 
 /// The data that a refund of one charge needs.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,13 +3,10 @@
 
 use std::fmt::Write;
 
-use super::tree::Found;
+use super::tree::{Entry, Found};
 
 /// The longest key of a check, bytes.
 const MAX_KEY_BYTES: usize = 1024;
-
-/// One entry of a descriptor: key and value.
-pub type Entry<'a> = (&'a str, &'a str);
 
 /// The key of a counter of Envoy's: domain, keys and values. An entry of a shared wildcard has the
 /// pattern instead of its value, so all matching values count together.

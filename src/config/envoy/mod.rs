@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub mod counting;
+
 mod unit;
 
 mod tree;
@@ -19,9 +21,10 @@ mod descriptors;
 #[cfg(test)]
 mod tests;
 
-pub use key::{Entry, counter_key, policy_key};
+pub use counting::Counting;
+pub use key::{counter_key, policy_key};
 pub use limits::{ZERO, of_requests};
-pub use tree::{Domains, Found, Level, Limit, Rule, RuleKind};
+pub use tree::{Domains, Entry, Found, Level, Limit, Rule, RuleKind};
 pub use unit::Unit;
 
 use super::fault::{Faults, Place};
@@ -36,16 +39,6 @@ use crate::access::Access;
 use crate::limit::policy::Policy;
 use descriptors::DescriptorReader;
 use limits::Counts;
-
-named! {
-    /// How the descriptors of one request count together.
-    pub enum Counting {
-        /// All are charged, or none is.
-        AllOrNone = "all-or-none",
-        /// Each is charged for itself, up to its limit.
-        Independent = "independent",
-    }
-}
 
 /// The rate limit service of a node.
 #[derive(Debug, Clone)]

@@ -8,8 +8,10 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use super::key::Entry;
 use super::unit::Unit;
+
+/// One entry of a request's descriptor: key and value.
+pub type Entry<'a> = (&'a str, &'a str);
 
 /// The descriptors of all domains, by name.
 pub type Domains = std::collections::BTreeMap<String, Level>;

@@ -1,52 +1,13 @@
 //! The commands, one row each. Redis clients send most of them when they connect. The texts of the
 //! errors are those of Redis.
 
-use std::borrow::Cow;
-use std::num::NonZeroU64;
-
 use super::decode::{Words, number};
+use super::outcome::{Form, Outcome, Ran, Refusal, unknown_subcommand};
 use super::reply::{Replies, Version};
 use super::session::Session;
 use super::{handshake, policy_check, throttle};
-use crate::engine::Check;
-use crate::limit::key::check_length;
 
-/// The result of a command.
-pub(super) enum Outcome {
-    /// It is answered.
-    Answered,
-    /// It is answered, and the connection ends.
-    End,
-    /// The engine decides.
-    Check(Check, Form),
-}
-
-/// The form of the answer to a check.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Form {
-    /// That of redis-cell, with this limit.
-    Throttle(NonZeroU64),
-    Policy,
-}
-
-/// A command that is not run, and the answer to it.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
-    #[error("{0}")]
-    Text(Cow<'static, str>),
-    #[error("ERR wrong number of arguments for '{0}' command")]
-    Arity(&'static str),
-    #[error("NOAUTH Authentication required.")]
-    NoAuth,
-}
-
-impl Refusal {
-    pub(super) fn text(text: String) -> Self {
-        Self::Text(text.into())
-    }
-}
-
-type Run = fn(&mut Session, &Words<'_>, &mut Replies<'_>) -> Result<Outcome, Refusal>;
+type Run = fn(&mut Session, &Words<'_>, &mut Replies<'_>) -> Ran;
 
 /// A command.
 pub(super) struct Command {
@@ -71,7 +32,7 @@ pub(super) const COMMANDS: [Command; 12] = [
     Command { name: "auth", arity: -2, key: 0, is_open: true, run: handshake::auth },
     Command { name: "client", arity: -2, key: 0, is_open: false, run: handshake::client },
     Command { name: "info", arity: -1, key: 0, is_open: false, run: handshake::info },
-    Command { name: "command", arity: -1, key: 0, is_open: false, run: handshake::command },
+    Command { name: "command", arity: -1, key: 0, is_open: false, run: command },
     Command { name: "reset", arity: 1, key: 0, is_open: true, run: reset },
     Command { name: "quit", arity: -1, key: 0, is_open: true, run: quit },
 ];
@@ -82,7 +43,7 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
 }
 
 /// Runs a command, which has one word at least. Its answer, if it has one yet, is in `replies`.
-pub(super) fn run(session: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Result<Outcome, Refusal> {
+pub(super) fn run(session: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
     let command = find(&words[0]).ok_or_else(|| unknown(words))?;
     if !command.is_open {
         let permitted = session.permit();
@@ -112,15 +73,15 @@ fn unknown(words: &Words<'_>) -> Refusal {
     Refusal::text(format!("ERR unknown command '{}', with args beginning with: {arguments}", cut(&words[0])))
 }
 
-fn cl_throttle(_: &mut Session, words: &Words<'_>, _: &mut Replies<'_>) -> Result<Outcome, Refusal> {
+fn cl_throttle(_: &mut Session, words: &Words<'_>, _: &mut Replies<'_>) -> Ran {
     throttle::check(words).map(|(check, limit)| Outcome::Check(check, Form::Throttle(limit)))
 }
 
-fn tg_check(_: &mut Session, words: &Words<'_>, _: &mut Replies<'_>) -> Result<Outcome, Refusal> {
+fn tg_check(_: &mut Session, words: &Words<'_>, _: &mut Replies<'_>) -> Ran {
     policy_check::check(words).map(|check| Outcome::Check(check, Form::Policy))
 }
 
-fn ping(_: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Result<Outcome, Refusal> {
+fn ping(_: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
     match &words[1..] {
         [] => replies.simple("PONG"),
         [text] => replies.bulk(text),
@@ -129,12 +90,12 @@ fn ping(_: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Result
     Ok(Outcome::Answered)
 }
 
-fn echo(_: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Result<Outcome, Refusal> {
+fn echo(_: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
     replies.bulk(&words[1]);
     Ok(Outcome::Answered)
 }
 
-fn select(_: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Result<Outcome, Refusal> {
+fn select(_: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
     match number(&words[1]) {
         Some(0) => replies.simple("OK"),
         Some(_) => return Err(Refusal::Text("ERR DB index is out of range".into())),
@@ -143,25 +104,50 @@ fn select(_: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Resu
     Ok(Outcome::Answered)
 }
 
-fn reset(session: &mut Session, _: &Words<'_>, replies: &mut Replies<'_>) -> Result<Outcome, Refusal> {
+fn reset(session: &mut Session, _: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
     session.reset();
     replies.version = Version::default();
     replies.simple("RESET");
     Ok(Outcome::Answered)
 }
 
-fn quit(_: &mut Session, _: &Words<'_>, replies: &mut Replies<'_>) -> Result<Outcome, Refusal> {
+fn quit(_: &mut Session, _: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
     replies.simple("OK");
     Ok(Outcome::End)
 }
 
-/// A partition key.
-pub(super) fn key(word: &[u8]) -> Result<String, Refusal> {
-    let key = text("key", word)?;
-    check_length(key).map_err(|wrong| Refusal::text(format!("ERR the key {wrong}")))?;
-    Ok(key.to_owned())
+/// `COMMAND [COUNT | LIST | DOCS | INFO names]`. Without descriptions clients show their own.
+fn command(_: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
+    let is = |name: &str| words.get(1).is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
+    match words.len() {
+        1 => list(replies, &COMMANDS.each_ref().map(Some)),
+        2 if is("COUNT") => replies.integer(COMMANDS.len().try_into().unwrap_or(i64::MAX)),
+        2 if is("LIST") => {
+            replies.array(COMMANDS.len());
+            COMMANDS.iter().for_each(|command| replies.bulk(command.name.as_bytes()));
+        }
+        2 if is("INFO") => list(replies, &COMMANDS.each_ref().map(Some)),
+        _ if is("INFO") => list(replies, &words[2..].iter().map(|name| find(name)).collect::<Vec<_>>()),
+        _ if is("DOCS") => replies.map(0),
+        _ => return Err(unknown_subcommand("COMMAND", &words[1])),
+    }
+    Ok(Outcome::Answered)
 }
 
-pub(super) fn text<'a>(name: &str, word: &'a [u8]) -> Result<&'a str, Refusal> {
-    std::str::from_utf8(word).map_err(|_| Refusal::text(format!("ERR the {name} must be UTF-8")))
+fn list(replies: &mut Replies<'_>, commands: &[Option<&Command>]) {
+    replies.array(commands.len());
+    for command in commands {
+        let Some(command) = command else {
+            replies.null();
+            continue;
+        };
+        replies.array(6);
+        replies.bulk(command.name.as_bytes());
+        replies.integer(command.arity);
+        replies.array(1);
+        replies.simple(if command.key > 0 { "write" } else { "fast" });
+        replies.integer(command.key);
+        replies.integer(command.key);
+        replies.integer(command.key.signum());
+    }
 }

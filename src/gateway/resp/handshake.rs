@@ -1,7 +1,7 @@
 //! The commands that clients send when they connect.
 
-use super::commands::{COMMANDS, Command, Outcome, Refusal, find};
 use super::decode::{Words, number};
+use super::outcome::{Outcome, Ran, Refusal, shown, unknown_subcommand};
 use super::reply::{Replies, Version};
 use super::session::Session;
 use crate::access::Refused;
@@ -13,8 +13,6 @@ const HELLO_NO_AUTH: &str = "NOAUTH HELLO must be called with the client already
                              <proto> AUTH <user> <pass> option can be used to authenticate the client and select the \
                              RESP protocol version at the same time";
 const NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
-
-type Ran = Result<Outcome, Refusal>;
 
 /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`.
 pub(super) fn hello(session: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
@@ -132,49 +130,4 @@ pub(super) fn info(_: &mut Session, _: &Words<'_>, replies: &mut Replies<'_>) ->
     );
     replies.bulk(text.as_bytes());
     Ok(Outcome::Answered)
-}
-
-/// `COMMAND [COUNT | LIST | DOCS | INFO names]`. Without descriptions clients show their own.
-pub(super) fn command(_: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
-    let is = |name: &str| words.get(1).is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
-    match words.len() {
-        1 => list(replies, &COMMANDS.each_ref().map(Some)),
-        2 if is("COUNT") => replies.integer(COMMANDS.len().try_into().unwrap_or(i64::MAX)),
-        2 if is("LIST") => {
-            replies.array(COMMANDS.len());
-            COMMANDS.iter().for_each(|command| replies.bulk(command.name.as_bytes()));
-        }
-        2 if is("INFO") => list(replies, &COMMANDS.each_ref().map(Some)),
-        _ if is("INFO") => list(replies, &words[2..].iter().map(|name| find(name)).collect::<Vec<_>>()),
-        _ if is("DOCS") => replies.map(0),
-        _ => return Err(unknown_subcommand("COMMAND", &words[1])),
-    }
-    Ok(Outcome::Answered)
-}
-
-fn list(replies: &mut Replies<'_>, commands: &[Option<&Command>]) {
-    replies.array(commands.len());
-    for command in commands {
-        let Some(command) = command else {
-            replies.null();
-            continue;
-        };
-        replies.array(6);
-        replies.bulk(command.name.as_bytes());
-        replies.integer(command.arity);
-        replies.array(1);
-        replies.simple(if command.key > 0 { "write" } else { "fast" });
-        replies.integer(command.key);
-        replies.integer(command.key);
-        replies.integer(command.key.signum());
-    }
-}
-
-fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Refusal {
-    Refusal::text(format!("ERR unknown subcommand '{}'. Try {command} HELP.", shown(subcommand)))
-}
-
-/// At most 128 bytes of a client's text.
-fn shown(word: &[u8]) -> String {
-    String::from_utf8_lossy(&word[..word.len().min(128)]).into_owned()
 }

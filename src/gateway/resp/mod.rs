@@ -4,6 +4,7 @@
 //! bytes     decode.rs       commands that have arrived; or the end, if they are no RESP
 //!           session.rs      the state of a connection: its right to check, its version
 //!           commands.rs     one row for each command
+//!           outcome.rs      the result of a command
 //!           handshake.rs    those that clients send when they connect
 //!           throttle.rs     CL.THROTTLE -> check; decision -> five numbers
 //!           policy_check.rs TG.CHECK -> check; decision -> its answer
@@ -26,6 +27,8 @@ mod reply;
 mod session;
 
 mod commands;
+
+mod outcome;
 
 mod handshake;
 

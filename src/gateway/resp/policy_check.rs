@@ -1,7 +1,7 @@
 //! `TG.CHECK policy key [cost]`: a check under a configured policy, with times in milliseconds.
 
-use super::commands::{Refusal, key, text};
 use super::decode::{Words, number};
+use super::outcome::{Refusal, key, text};
 use super::reply::Replies;
 use crate::engine::{Check, Decision, Door};
 use crate::limit::decision::Wait;

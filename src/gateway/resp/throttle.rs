@@ -5,8 +5,8 @@
 
 use std::num::NonZeroU64;
 
-use super::commands::{Refusal, key};
 use super::decode::Words;
+use super::outcome::{Refusal, key};
 use super::reply::Replies;
 use crate::config::THROTTLE;
 use crate::engine::{Check, Decision, Door, OwnQuotas};

@@ -2,8 +2,9 @@
 
 use smallvec::SmallVec;
 
-use super::commands::{self, Form, Outcome};
+use super::commands;
 use super::decode::{Words, decode};
+use super::outcome::{Form, Outcome};
 use super::reply::{Replies, Version};
 use super::session::Session;
 use super::{policy_check, throttle};

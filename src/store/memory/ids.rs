@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use smallvec::SmallVec;
 
 use crate::limit::decision::{QuotaState, Verdict, Wait};
-use crate::limit::drain::{Over, Parts};
+use crate::limit::drain::Over;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::quota::Quota;
+use crate::limit::receipt::Parts;
 use crate::limit::refunds::{Entry, Receipt};
 use crate::limit::time::Micros;
 

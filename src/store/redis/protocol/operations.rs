@@ -12,9 +12,9 @@ use super::call::Call;
 use super::keys::recorded;
 use super::reply::{text, unsigned};
 use crate::limit::decision::{QuotaState, QuotaStates, Verdict, Wait};
-use crate::limit::drain::Parts;
 use crate::limit::policy::{Algorithm, Durability, Policy};
 use crate::limit::quota::Quota;
+use crate::limit::receipt::Parts;
 use crate::limit::time::millis_up;
 use crate::store::work::{Charged, Done, Over, Work, longest_life, record_life};
 
