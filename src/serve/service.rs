@@ -57,7 +57,8 @@ impl HttpService {
     pub(super) async fn answer(self, request: Request<Incoming>, has_room: bool) -> Response {
         match self {
             Self::Api(service) => service.answer(request, has_room).await,
-            Self::Envoy(service, _) => service.answer(request, has_room).await,
+            // The box keeps the future of a check small: each request moves it.
+            Self::Envoy(service, _) => Box::pin(service.answer(request, has_room)).await,
         }
     }
 
