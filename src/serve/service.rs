@@ -1,11 +1,13 @@
 //! The protocol of a listener, with its calls.
 
 use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::Request;
 use axum::response::Response;
+use futures_util::future::Either;
 use hyper::body::Incoming;
 use tokio::time::sleep;
 
@@ -54,11 +56,16 @@ impl Service {
 
 impl HttpService {
     /// Answers every request. Without `has_room` the client has left too many answers unread.
-    pub(super) async fn answer(self, request: Request<Incoming>, has_room: bool) -> Response {
+    ///
+    /// Each request moves its future. So it has no layer around the API, and a box around gRPC.
+    pub(super) fn answer(
+        self,
+        request: Request<Incoming>,
+        has_room: bool,
+    ) -> Either<impl Future<Output = Response>, Pin<Box<impl Future<Output = Response>>>> {
         match self {
-            Self::Api(service) => service.answer(request, has_room).await,
-            // The box keeps the future of a check small: each request moves it.
-            Self::Envoy(service, _) => Box::pin(service.answer(request, has_room)).await,
+            Self::Api(service) => Either::Left(service.answer(request, has_room)),
+            Self::Envoy(service, _) => Either::Right(Box::pin(service.answer(request, has_room))),
         }
     }
 
