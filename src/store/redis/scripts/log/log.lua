@@ -13,17 +13,10 @@
 --                    The same, and when cost 1 and each other cost will fit without more
 --                    charges; 0 is now or never. Reservations may be undone until `mark`, us.
 
-local reply, marked = {now}, 0
-for q = 1, quotas do
-  local log = open(q)
-  if not log then
-    return {now, ''}
-  end
-  logs[q] = log
-  reply[#reply + 1] = log.units
-  reply[#reply + 1] = log.entries
-  reply[#reply + 1] = log.latest
-  marked = log.entries > 0 and math.max(marked, log.mark) or marked
+local reply = {now}
+local marked = open_all(reply)
+if not marked then
+  return {now, ''}
 end
 
 -- Decides the costs in order. Each is charged to all quotas or to none.
@@ -53,15 +46,9 @@ for r = runs, #ARGV - 2, 3 do
   end
 end
 
--- Reads the notes before it charges, since another program may have written there.
-local old_notes = {}
-if metas > 0 then
-  old_notes = redis.call('LRANGE', KEYS[quotas + 1], 0, 2 * metas - 1)
-  for _, old in ipairs(old_notes) do
-    if #old < 24 then
-      return {now, ''}
-    end
-  end
+local old_notes = oldest_notes(metas)
+if not old_notes then
+  return {now, ''}
 end
 
 for q = 1, quotas do

@@ -1,5 +1,35 @@
 -- Charges in sliding logs. It follows `log_head.lua`.
 
+-- Opens all logs, and adds their counts to a reply. Returns until when reservations may be undone;
+-- nil if one log is corrupt.
+local function open_all(reply)
+  local marked = 0
+  for q = 1, quotas do
+    local log = open(q)
+    if not log then
+      return nil
+    end
+    logs[q] = log
+    reply[#reply + 1] = log.units
+    reply[#reply + 1] = log.entries
+    reply[#reply + 1] = log.latest
+    marked = log.entries > 0 and math.max(marked, log.mark) or marked
+  end
+  return marked
+end
+
+-- The notes that a charge with so many metas may remove; nil if one is corrupt. Another program may
+-- have written there, so this precedes the charge.
+local function oldest_notes(metas)
+  local old = metas > 0 and redis.call('LRANGE', KEYS[quotas + 1], 0, 2 * metas - 1) or {}
+  for _, note in ipairs(old) do
+    if #note < 24 then
+      return nil
+    end
+  end
+  return old
+end
+
 -- How many of the oldest entries to drop before a charge of these units.
 local function dead(log, units)
   if log.latest + log.window + log.slack <= now then

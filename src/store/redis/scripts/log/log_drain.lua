@@ -5,30 +5,20 @@
 -- Reply as that of `log.lua` with instants for the cost.
 
 local cost, meta = tonumber(ARGV[runs]), ARGV[runs + 2]
-local reply, marked, parts, fits = {now}, 0, {}, true
-for q = 1, quotas do
-  local log = open(q)
-  if not log then
-    return {now, ''}
-  end
-  logs[q] = log
-  reply[#reply + 1] = log.units
-  reply[#reply + 1] = log.entries
-  reply[#reply + 1] = log.latest
-  marked = log.entries > 0 and math.max(marked, log.mark) or marked
+local reply, parts, fits = {now}, {}, true
+local marked = open_all(reply)
+if not marked then
+  return {now, ''}
+end
+for q, log in ipairs(logs) do
   parts[q] = log.entries < log.most and math.max(0, math.min(cost, log.limit - log.units)) or 0
   fits = fits and parts[q] == cost
 end
 
--- Reads the notes before it charges, since another program may have written there.
-local is_noted, old_notes = meta ~= '' and (parts[metas_of] or 0) > 0, {}
-if is_noted then
-  old_notes = redis.call('LRANGE', KEYS[quotas + 1], 0, 1)
-  for _, old in ipairs(old_notes) do
-    if #old < 24 then
-      return {now, ''}
-    end
-  end
+local is_noted = meta ~= '' and (parts[metas_of] or 0) > 0
+local old_notes = oldest_notes(is_noted and 1 or 0)
+if not old_notes then
+  return {now, ''}
 end
 
 local results = {}
