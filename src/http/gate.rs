@@ -10,14 +10,14 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::calls::GATE_PREFIX;
+use super::head::only;
 use super::headers;
 use super::problem::{Denial, Problem};
 use crate::access::{Access, Need, Reach, Refused};
 use crate::config::Gate;
 use crate::engine::{Check, CheckError, Engine, MultiCheck};
 use crate::gateway::forward_auth::{Question, is_trusted, plan};
-use crate::node::Caller;
-use crate::node::Node;
+use crate::node::{Caller, Node};
 
 /// The field with the token of a proxy. `Authorization` is the client's own.
 const TOKEN: &str = "x-tollgate-token";
@@ -86,13 +86,6 @@ fn permit(
 ) -> Result<(), Refused> {
     match gate {
         Some(gate) if gate.anonymous => is_trusted(gate, caller.address).then_some(()).ok_or(Refused::UntrustedPeer),
-        _ => access.permit(Need::Check, reach, || token(headers)),
+        _ => access.permit(Need::Check, reach, || only(headers.get_all(TOKEN))),
     }
-}
-
-/// A repeated field is ambiguous, so it counts as no token.
-fn token(headers: &HeaderMap) -> Option<&str> {
-    let mut values = headers.get_all(TOKEN).iter();
-    let (value, None) = (values.next()?, values.next()) else { return None };
-    value.to_str().ok()
 }

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use axum::http::header::GetAll;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 
@@ -144,10 +145,15 @@ fn is_of_a_page(headers: &HeaderMap) -> bool {
 
 /// The token of `Authorization: Bearer`. A repeated field is ambiguous, so it counts as no token.
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let mut values = headers.get_all(header::AUTHORIZATION).iter();
-    let (value, None) = (values.next()?, values.next()) else { return None };
-    let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+    let (scheme, token) = only(headers.get_all(header::AUTHORIZATION))?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// The only line of a field. Repeated lines are ambiguous, so none counts.
+pub(super) fn only(lines: GetAll<'_, HeaderValue>) -> Option<&str> {
+    let mut lines = lines.iter();
+    let (line, None) = (lines.next()?, lines.next()) else { return None };
+    line.to_str().ok()
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use hyper::body::Incoming;
 use tower_service::Service;
 
 use super::calls::{Call, Surface};
-use super::head::{CHALLENGE, Denied, REQUEST_ID, framing_fault, permit, request_id};
+use super::head::{CHALLENGE, Denied, REQUEST_ID, framing_fault, only, permit, request_id};
 use super::problem::{Problem, panicked};
 use super::request::body::DrainOnDrop;
 use super::shed::{is_counted, refuse_unread};
@@ -154,18 +154,11 @@ fn known_method(method: &Method) -> &'static str {
     KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("_OTHER")
 }
 
-/// The parent and the state of a trace, by W3C trace context.
+/// The parent and the state of a trace. Repeated parents count as none (W3C trace context, 3.2).
 pub fn trace_context(headers: &HeaderMap) -> (Option<&str>, Option<String>) {
     let traceparent = only(headers.get_all(TRACEPARENT));
     let tracestate = traceparent.and_then(|_| joined(headers.get_all(TRACESTATE)));
     (traceparent, tracestate)
-}
-
-/// The only line of a field. Repeated lines are ambiguous, so none counts (W3C trace context, 3.2).
-fn only(lines: GetAll<'_, HeaderValue>) -> Option<&str> {
-    let mut lines = lines.iter();
-    let (line, None) = (lines.next()?, lines.next()) else { return None };
-    line.to_str().ok()
 }
 
 /// The lines of a list field, joined (RFC 9110, 5.3).

@@ -6,10 +6,10 @@ use crate::config::Policies;
 use crate::engine::{CheckError, QuotaFault};
 use crate::node::Node;
 
-/// The most policy names that an answer lists for an unknown one.
+/// The most names that an answer lists for an unknown one.
 const MAX_KNOWN: usize = 100;
 
-/// Letters of an unknown policy name that the answer repeats. No policy has a longer name.
+/// Letters of an unknown name that the answer repeats. No policy has a longer name.
 const MAX_NAME: usize = 64;
 
 impl Node {
@@ -66,10 +66,20 @@ impl Problem {
 
     fn unknown_policy(name: &str, policies: &Policies) -> Self {
         let names = policies.by_name.values().filter(|policy| !policy.is_of_envoy()).map(|policy| &policy.name);
-        let hint = did_you_mean(name, names.clone().map(String::as_str));
-        let known = Some(names.take(MAX_KNOWN).cloned().collect());
-        let name: String = name.chars().take(MAX_NAME).collect();
-        Self { known, ..Self::new(Kind::UNKNOWN_POLICY, format!("the policy {name:?} is not configured{hint}")) }
+        Self::unknown(Kind::UNKNOWN_POLICY, name, names, |name| format!("the policy {name:?} is not configured"))
+    }
+
+    /// A name that the configuration lacks, with the `known` ones.
+    pub(super) fn unknown<'a>(
+        kind: &'static Kind,
+        name: &str,
+        known: impl Iterator<Item = &'a String> + Clone,
+        sentence: fn(&str) -> String,
+    ) -> Self {
+        let hint = did_you_mean(name, known.clone().map(String::as_str));
+        let known = Some(known.take(MAX_KNOWN).cloned().collect());
+        let shown: String = name.chars().take(MAX_NAME).collect();
+        Self { known, ..Self::new(kind, sentence(&shown) + &hint) }
     }
 }
 

@@ -4,7 +4,6 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::document::{Kind, Problem};
-use super::violations::did_you_mean;
 use crate::access::Refused;
 use crate::config::Gates;
 use crate::engine::{CheckError, Decision, MultiCheck, Reason};
@@ -118,10 +117,7 @@ impl Problem {
 
     /// 404: no gate has this name.
     pub(in crate::http) fn unknown_gate(name: &str, gates: &Gates) -> Self {
-        let hint = did_you_mean(name, gates.0.keys().map(String::as_str));
-        let shown: String = name.chars().take(MAX_NAME).collect();
-        let known = Some(gates.0.keys().take(MAX_KNOWN).cloned().collect());
-        Self { known, ..Self::new(Kind::NOT_FOUND, format!("there is no gate {shown:?}{hint}")) }
+        Self::unknown(Kind::NOT_FOUND, name, gates.0.keys(), |name| format!("there is no gate {name:?}"))
     }
 
     /// 503: a policy of mode `error` without a store, or a reload during the call.
@@ -132,9 +128,3 @@ impl Problem {
         }
     }
 }
-
-/// The most gates that an answer lists for an unknown one.
-const MAX_KNOWN: usize = 100;
-
-/// Letters of an unknown name that the answer repeats.
-const MAX_NAME: usize = 64;
