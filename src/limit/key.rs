@@ -1,6 +1,7 @@
 //! The partition key in its one normalised spelling.
 
 use std::borrow::Cow;
+use std::fmt::Write;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -9,6 +10,21 @@ use super::slot::SLOTS;
 
 /// Maximum length of a key in bytes.
 pub const MAX_KEY_BYTES: usize = 1024;
+
+/// Appends a text, with percent escapes for each character that has a `special` byte. If `%` is
+/// special, different texts stay different.
+pub fn push_escaped(out: &mut String, text: &str, special: &[u8]) {
+    for letter in text.chars() {
+        let mut bytes = [0; 4];
+        let encoded = letter.encode_utf8(&mut bytes);
+        if encoded.bytes().any(|byte| special.contains(&byte)) {
+            // Writing to a String cannot fail.
+            encoded.bytes().for_each(|byte| _ = write!(out, "%{byte:02X}"));
+        } else {
+            out.push(letter);
+        }
+    }
+}
 
 /// How a policy interprets its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,29 +1,25 @@
 //! The keys of descriptors. Different descriptors never share a key by accident: separators inside
 //! names and values are escaped.
 
-use std::fmt::Write;
-
 use super::tree::{Entry, Found};
-
-/// The longest key of a check, bytes.
-const MAX_KEY_BYTES: usize = 1024;
+use crate::limit::key::{MAX_KEY_BYTES, push_escaped};
 
 /// The key of a counter of Envoy's: domain, keys and values. An entry of a shared wildcard has the
 /// pattern instead of its value, so all matching values count together.
 pub fn counter_key(domain: &str, entries: &[Entry<'_>], found: Option<&Found<'_>>) -> String {
     let mut key = String::with_capacity(64);
-    escape(&mut key, domain, "%|=~");
+    push_escaped(&mut key, domain, b"%|=~");
     for (place, (name, value)) in entries.iter().enumerate() {
         key.push('|');
-        escape(&mut key, name, "%|=~");
+        push_escaped(&mut key, name, b"%|=~");
         match found.and_then(|found| found.shared_pattern(place)) {
             Some(pattern) => {
                 key.push('~');
-                escape(&mut key, pattern, "%|");
+                push_escaped(&mut key, pattern, b"%|");
             }
             None => {
                 key.push('=');
-                escape(&mut key, value, "%|");
+                push_escaped(&mut key, value, b"%|");
             }
         }
     }
@@ -45,7 +41,7 @@ pub fn policy_key(entries: &[Entry<'_>]) -> String {
         }
         match *value {
             "" => key.push('%'),
-            value => escape(&mut key, value, "%|"),
+            value => push_escaped(&mut key, value, b"%|"),
         }
     }
     shortened(key)
@@ -54,17 +50,6 @@ pub fn policy_key(entries: &[Entry<'_>]) -> String {
 /// A key that is too long becomes its hash. No escaped key begins like it.
 fn shortened(key: String) -> String {
     if key.len() <= MAX_KEY_BYTES { key } else { format!("%h{}", blake3::hash(key.as_bytes()).to_hex()) }
-}
-
-/// Writing to a String cannot fail.
-pub(super) fn escape(out: &mut String, text: &str, special: &str) {
-    for letter in text.chars() {
-        if special.contains(letter) {
-            let _ = write!(out, "%{:02X}", u32::from(letter));
-        } else {
-            out.push(letter);
-        }
-    }
 }
 
 #[cfg(test)]

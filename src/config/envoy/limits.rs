@@ -7,8 +7,8 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::key::escape;
 use super::unit::Unit;
+use crate::limit::key::push_escaped;
 use crate::limit::lists::{Line, Lists};
 use crate::limit::matches::{Matches, Pattern};
 use crate::limit::policy::{Algorithm, Options, Policy};
@@ -32,15 +32,15 @@ pub(super) struct Counts {
 
 /// The name of a limit's policy, for metrics and logs. Names of the configuration have no `:`.
 pub(super) fn name(path: &[(&str, &str)], domain: &str) -> String {
-    const SPECIAL: &str = "%/= \t\r\n";
+    const SPECIAL: &[u8] = b"%/= \t\r\n";
     let mut name = "envoy:".to_owned();
-    escape(&mut name, domain, SPECIAL);
+    push_escaped(&mut name, domain, SPECIAL);
     for (key, value) in path {
         name.push('/');
-        escape(&mut name, key, SPECIAL);
+        push_escaped(&mut name, key, SPECIAL);
         if !value.is_empty() {
             name.push('=');
-            escape(&mut name, value, SPECIAL);
+            push_escaped(&mut name, value, SPECIAL);
         }
     }
     name

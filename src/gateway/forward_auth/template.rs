@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::facts::Facts;
 use super::missing::Missing;
 use crate::config::{Part, Rule, Template};
-use crate::limit::key::check_length;
+use crate::limit::key::{check_length, push_escaped};
 
 /// The key, or the fact that it lacks.
 ///
@@ -20,7 +20,7 @@ pub(super) fn render<'a>(template: &'a Template, rule: &'a Rule, facts: &Facts<'
             for part in parts {
                 match part {
                     Part::Literal(text) => key.push_str(text),
-                    part => escape(&value(part, rule, facts)?, &special, &mut key),
+                    part => push_escaped(&mut key, &value(part, rule, facts)?, &special),
                 }
             }
             key
@@ -47,17 +47,4 @@ fn special(parts: &[Part]) -> Vec<u8> {
         _ => None,
     });
     std::iter::once(b'%').chain(literals.flatten()).collect()
-}
-
-fn escape(value: &str, special: &[u8], key: &mut String) {
-    use std::fmt::Write;
-    for character in value.chars() {
-        let mut bytes = [0; 4];
-        let encoded = character.encode_utf8(&mut bytes);
-        if encoded.bytes().any(|byte| special.contains(&byte)) {
-            encoded.bytes().for_each(|byte| _ = write!(key, "%{byte:02X}"));
-        } else {
-            key.push(character);
-        }
-    }
 }
