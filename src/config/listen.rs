@@ -12,12 +12,12 @@ use super::source::Overrides;
 
 const ADDRESS: &str = "an IP address and a port, such as `127.0.0.1:7070`";
 
-/// Corrections for a public address without tokens: for checks, and for operators.
+/// Corrections for a public address without tokens: for checks, for operators, and for Envoy.
 pub(super) const CHECKS_BEYOND_LOOPBACK: &str = "name `auth: {check_token_files: [FILE]}` (`tollgate token new` makes a token), or \
      write `auth: {allow_anonymous: true}` to let everyone in";
 const OPERATORS_BEYOND_LOOPBACK: &str =
     "or name `auth: {admin_token_files: [FILE]}` (`tollgate token new` makes a token)";
-const ENVOY_BEYOND_LOOPBACK: &str = "name `ca_file` in `envoy.tls` for client certificates, or \
+pub(super) const ENVOY_BEYOND_LOOPBACK: &str = "name `ca_file` in `envoy.tls` for client certificates, or \
      `auth: {check_token_files: [FILE]}`, or write `auth: {allow_anonymous: true}` to let everyone in";
 
 /// An address, and its place in the source.
@@ -36,11 +36,8 @@ pub(super) fn listen(
     let flag = Place::Flag("--admin-listen or TOLLGATE_ADMIN_LISTEN");
     let admin = address(root, ADMIN_LISTEN.name, flag, overrides.admin_listen.as_deref(), faults);
     if let Some(access) = access {
-        if let Some(Some(written)) = checks
-            && access.check.is_empty()
-            && !access.allow_anonymous
-        {
-            refuse_beyond_loopback(written, CHECKS_BEYOND_LOOPBACK, faults);
+        if let Some(Some(written)) = checks {
+            refuse_open(written, access, CHECKS_BEYOND_LOOPBACK, faults);
         }
         // `allow_anonymous` covers checks only: a separate public operator address needs tokens.
         let is_apart = |written: &AddressSpec| checks.flatten().is_none_or(|checks| apart(written.0, checks.0));
@@ -56,10 +53,11 @@ pub(super) fn listen(
     Some((checks, admin.filter(|admin| apart(*admin, checks))))
 }
 
-/// Notes an address of Envoy's service that other machines reach without a token or a certificate.
-pub(super) fn refuse_open_door(written: AddressSpec, access: &Access, asks_clients: bool, faults: &mut Faults) {
-    if access.check.is_empty() && !access.allow_anonymous && !asks_clients {
-        refuse_beyond_loopback(written, ENVOY_BEYOND_LOOPBACK, faults);
+/// Notes an address for checks that other machines reach without a token. `or` is the alternative
+/// correction.
+pub(super) fn refuse_open(written: AddressSpec, access: &Access, or: &str, faults: &mut Faults) {
+    if access.check.is_empty() && !access.allow_anonymous {
+        refuse_beyond_loopback(written, or, faults);
     }
 }
 
@@ -98,7 +96,7 @@ pub(super) fn is_beyond_loopback(address: SocketAddr) -> bool {
 
 /// Without tokens every client that reaches the port may call, so only loopback is allowed. `or` is
 /// the alternative correction.
-pub(super) fn refuse_beyond_loopback((address, place): AddressSpec, or: &str, faults: &mut Faults) {
+fn refuse_beyond_loopback((address, place): AddressSpec, or: &str, faults: &mut Faults) {
     if is_beyond_loopback(address) {
         let sentence = format!(
             "{address} can be reached from other machines and nobody is asked for a token: \

@@ -10,7 +10,7 @@ use crate::limit::quota::{Quota, Rate};
 use crate::limit::time::MICROS_PER_SECOND;
 
 use super::fault::Faults;
-use super::listen::{CHECKS_BEYOND_LOOPBACK, parsed, refuse_beyond_loopback};
+use super::listen::{CHECKS_BEYOND_LOOPBACK, parsed, refuse_open};
 use super::raw::Member;
 use super::section::Section;
 use super::settings::resp::{LISTEN, SHAPE};
@@ -30,8 +30,8 @@ pub(super) fn resp(root: &Section<'_>, access: Option<&Access>, faults: &mut Fau
     let section = Section::open(node, &SHAPE, faults)?;
     let Some(node) = section.member(LISTEN.name) else { return Some(Some(RespConfig { listen: LISTEN.kind.0 })) };
     let written = parsed(node.text("an IP address and a port", faults)?, node.place, faults)?;
-    if access.is_some_and(|access| access.check.is_empty() && !access.allow_anonymous) {
-        refuse_beyond_loopback(written, CHECKS_BEYOND_LOOPBACK, faults);
+    if let Some(access) = access {
+        refuse_open(written, access, CHECKS_BEYOND_LOOPBACK, faults);
     }
     Some(Some(RespConfig { listen: written.0 }))
 }

@@ -29,7 +29,7 @@ pub use unit::Unit;
 
 use super::fault::{Faults, Place};
 use super::files::Files;
-use super::listen::refuse_open_door;
+use super::listen::{ENVOY_BEYOND_LOOPBACK, refuse_open};
 use super::raw::Node;
 use super::section::Section;
 use super::settings::envoy::{ALGORITHM, CONNECTION_AGE, COUNTING, DEADLINE, HEADERS, SHAPE};
@@ -86,8 +86,11 @@ pub(super) fn envoy(
         Some(node) => tls::of_envoy(node, files, faults).map(Some),
         None => Some(None),
     };
-    if let (Some(access), Some(address), Some(tls)) = (context.access, listen, &tls) {
-        refuse_open_door(address, access, tls.as_ref().is_some_and(ServerTls::asks_clients), faults);
+    // A client certificate stands for a token.
+    if let (Some(access), Some(address), Some(tls)) = (context.access, listen, &tls)
+        && !tls.as_ref().is_some_and(ServerTls::asks_clients)
+    {
+        refuse_open(address, access, ENVOY_BEYOND_LOOPBACK, faults);
     }
     let (algorithm, counting) = (section.read(&ALGORITHM, faults), section.read(&COUNTING, faults));
     let (deadline, headers) = (section.read(&DEADLINE, faults), section.read(&HEADERS, faults));
