@@ -21,7 +21,7 @@ impl Engine {
     /// Decides a check without charging it. It skips the pre-filter, which knows one quota only.
     pub(super) async fn dry_run(&self, resolved: &Resolved, cost: u64) -> Answer {
         let since = self.clock.now();
-        let until = since + micros(resolved.subject.policy.timeout);
+        let until = since + micros(resolved.timeout());
         let answer = self.ask_store(resolved, Work::Look(cost), &[], until).await;
         self.finish(resolved, answer.map(|decision| Decision { charged: 0, ..decision }), since)
     }

@@ -10,6 +10,7 @@ use super::{Check, CheckError, Decision, Engine, History, Source, TickCounts};
 use crate::deadline::within;
 use crate::limit::policy::Algorithm;
 use crate::limit::time::{Micros, micros};
+use crate::store::Subject;
 use crate::telemetry::traces;
 
 /// Maximum number of logs read at a time. Each stays in memory until it is summed up. A log of
@@ -51,17 +52,16 @@ impl Engine {
         let decision = answer?;
         // Without the store there is no history, and a second wait is pointless.
         let history = match decision.source {
-            Source::Store => self.history(check, until).await,
+            Source::Store => self.history(resolved.subject, until).await,
             _ => None,
         };
         Ok(Usage { decision, history, ticks: None })
     }
 
-    /// The history of a key's log, read until an instant (us). Returns none if the policy stores no
-    /// metas or the store fails. Also returns none without a turn within the policy's timeout, at
+    /// The history of a subject's log, read until an instant (us). Returns none if the policy stores
+    /// no metas or the store fails. Also returns none without a turn within the policy's timeout, at
     /// most 2 s.
-    async fn history(self: &Arc<Self>, check: &Check, until: Micros) -> Option<History> {
-        let subject = self.resolve(check).ok()?.subject;
+    async fn history(self: &Arc<Self>, subject: Subject, until: Micros) -> Option<History> {
         if !subject.policy.keeps_metas() {
             return None;
         }
@@ -128,6 +128,10 @@ mod tests {
         Check { meta, ..Check::new(policy.into(), "k".into(), 3, Door::Http) }
     }
 
+    fn subject(engine: &Engine, policy: &str) -> Subject {
+        engine.resolve(&check(policy)).unwrap().subject
+    }
+
     #[tokio::test]
     async fn so_many_are_told_at_once_and_the_next_has_its_turn_after_them() {
         let engine = engine(Duration::from_secs(60));
@@ -137,23 +141,23 @@ mod tests {
             turns.push(turn);
         }
         assert_eq!(turns.len(), AT_ONCE);
-        let log = check("log");
-        let mut waiting = Box::pin(engine.history(&log, Micros::MAX));
+        let log = subject(&engine, "log");
+        let mut waiting = Box::pin(engine.history(log.clone(), Micros::MAX));
         assert_eq!(waiting.as_mut().now_or_never(), None);
         turns.pop();
         let told = waiting.await.unwrap();
         assert_eq!((told.entries.len(), told.top_metas[0].cost), (1, 3));
         // The reader's turn has ended, so the next one gets it.
-        assert!(engine.history(&log, Micros::MAX).await.is_some());
+        assert!(engine.history(log.clone(), Micros::MAX).await.is_some());
     }
 
     #[tokio::test]
     async fn history_without_a_free_turn_is_omitted() {
         let engine = engine(Duration::from_millis(1));
         let turns = engine.histories.clone().acquire_many_owned(u32::try_from(AT_ONCE).unwrap()).await.unwrap();
-        assert_eq!(engine.history(&check("log"), Micros::MAX).await, None);
+        assert_eq!(engine.history(subject(&engine, "log"), Micros::MAX).await, None);
         drop(turns);
-        assert!(engine.history(&check("log"), Micros::MAX).await.is_some());
-        assert_eq!(engine.history(&check("window"), Micros::MAX).await, None);
+        assert!(engine.history(subject(&engine, "log"), Micros::MAX).await.is_some());
+        assert_eq!(engine.history(subject(&engine, "window"), Micros::MAX).await, None);
     }
 }

@@ -26,7 +26,7 @@ impl Engine {
             Some(decision) => Ok(decision),
             None => {
                 let question = self.prefilter.question(self.store.slot(subject), now);
-                let read = within(&self.clock, subject.policy.timeout, self.store.ticks(subject, cost)).await;
+                let read = within(&self.clock, resolved.timeout(), self.store.ticks(subject, cost)).await;
                 let taken = read.unwrap_or(Err(StoreError::Timeout)).and_then(|done| match done {
                     Done::Ticks(taken, counts) => {
                         ticks = Some(counts);
