@@ -15,9 +15,10 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use prost::Message;
 
-/// The longest message, bytes. It is the limit below which HTTP bodies count as light
-/// (`http/shed.rs`), so calls need no budget for their bodies.
-pub(super) const MAX_MESSAGE_BYTES: usize = 16 * 1024;
+use crate::node::LIGHT;
+
+/// The longest message, bytes. HTTP bodies up to it are light, so calls need no budget for theirs.
+const MAX_MESSAGE_BYTES: usize = LIGHT;
 
 /// Flag and length.
 const PREFIX_BYTES: usize = 5;

@@ -62,9 +62,6 @@ pub struct RateLimitResponse {
     pub statuses: Vec<DescriptorStatus>,
     #[prost(message, repeated, tag = "3")]
     pub response_headers_to_add: Vec<HeaderValue>,
-    /// The body of Envoy's answer to a denied request.
-    #[prost(bytes = "vec", tag = "5")]
-    pub raw_body: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -21,7 +21,7 @@ pub(super) fn response(plan: &Plan, verdicts: &[Verdict], headers: bool) -> Rate
     let statuses: Vec<DescriptorStatus> = statuses.collect();
     let over = verdicts.iter().any(|verdict| verdict.over);
     let response_headers_to_add = if headers { header_fields(verdicts, over) } else { Vec::new() };
-    RateLimitResponse { overall_code: code(over), statuses, response_headers_to_add, raw_body: Vec::new() }
+    RateLimitResponse { overall_code: code(over), statuses, response_headers_to_add }
 }
 
 fn code(over: bool) -> i32 {
