@@ -34,7 +34,7 @@ impl Both {
         answered
     }
 
-    /// What each quota took, and the remaining units.
+    /// The units that each quota took, and the remaining ones.
     async fn drain(&self, now: Micros, cost: u64) -> (Vec<u64>, Vec<u64>) {
         let verdict = self.run(now, Work::Drain(cost)).await.taken().unwrap().ruling.verdicts.remove(0);
         (verdict.parts.unwrap().to_vec(), verdict.quotas.iter().map(|quota| quota.remaining).collect())
