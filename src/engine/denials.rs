@@ -14,7 +14,7 @@ use crate::telemetry::instrument::Count;
 use crate::telemetry::traces;
 
 /// Quotas of one policy with counts of their own. Overrides may bring more.
-const QUOTAS: usize = 32;
+const QUOTAS: usize = 16;
 
 /// Counts the denials by further quotas. No quota is named so.
 const OTHERS: &str = "(others)";
