@@ -30,14 +30,14 @@ const UNMETERED_BYTES: usize = 1024;
 /// Meters an answer. If there is no room for it, returns 503 instead.
 pub(super) fn metered(backlog: &Arc<Backlog>, version: Version, answer: Response) -> Response {
     let is_http2 = version == Version::HTTP_2;
-    let length = length(&answer);
-    if length == 0 || (!is_http2 && length <= UNMETERED_BYTES) {
+    let (length, is_stream) = (length(&answer), is_stream(&answer));
+    if !is_stream && (length == 0 || (!is_http2 && length <= UNMETERED_BYTES)) {
         return answer;
     }
     let is_refused = answer.status() == StatusCode::SERVICE_UNAVAILABLE;
     let (reservation, fits) = Reservation::new(backlog, length);
     // A short answer is no longer than its refusal, and health is always answered.
-    if fits || (length <= UNMETERED_BYTES && !is_refused) {
+    if fits || (length <= UNMETERED_BYTES && !is_refused && !is_stream) {
         return reservation.attach(answer);
     }
     drop(reservation);
@@ -59,9 +59,15 @@ pub(super) fn is_long(answer: &Response) -> bool {
     length(answer) > UNMETERED_BYTES
 }
 
-/// Length in bytes, or zero if it is unknown, as it is for no answer of the node.
+/// Length in bytes. A stream has at least the length of its first event.
 fn length(answer: &Response) -> usize {
-    answer.size_hint().upper().and_then(|length| usize::try_from(length).ok()).unwrap_or_default()
+    let hint = answer.size_hint();
+    usize::try_from(hint.upper().unwrap_or(hint.lower())).unwrap_or(usize::MAX)
+}
+
+/// Whether the answer is a stream of events, which has no length.
+fn is_stream(answer: &Response) -> bool {
+    answer.size_hint().upper().is_none()
 }
 
 /// The bytes of one answer in the budgets of its connection and of the node. All pieces share one
@@ -81,10 +87,16 @@ impl Reservation {
     }
 
     fn attach(self, answer: Response) -> Response {
+        if is_stream(&answer) {
+            let backlog = self.backlog.clone();
+            return answer.map(|body| Body::new(MeteredStream { body, first: Some(self), event: None, backlog }));
+        }
+        answer.map(|body| Body::new(self.meter(body)))
+    }
+
+    fn meter(self, body: Body) -> MeteredBody {
         let waiting = Waiting::new(self.backlog.clone());
-        answer.map(|body| {
-            Body::new(MeteredBody { body, rest: Bytes::new(), waiting: Some(waiting), reservation: Arc::new(self) })
-        })
+        MeteredBody { body, rest: Bytes::new(), waiting: Some(waiting), reservation: Arc::new(self) }
     }
 }
 
@@ -164,6 +176,62 @@ impl HttpBody for MeteredBody {
             hint.set_upper(upper + rest);
         }
         hint
+    }
+}
+
+/// A body of events, each of which is metered like an answer. Between two events nothing waits for
+/// the client.
+struct MeteredStream {
+    body: Body,
+    /// For the first event, which exists from the start.
+    first: Option<Reservation>,
+    event: Option<MeteredBody>,
+    backlog: Arc<Backlog>,
+}
+
+impl MeteredStream {
+    /// The next piece of the current event.
+    fn piece(&mut self) -> Option<Bytes> {
+        let event = self.event.as_mut()?;
+        let piece = event.piece();
+        if event.is_end_stream() {
+            self.event = None;
+        }
+        Some(piece)
+    }
+}
+
+impl HttpBody for MeteredStream {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    /// Ends the stream if an event has no room.
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        loop {
+            if let Some(piece) = self.piece() {
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
+            }
+            let data = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                end => return Poll::Ready(end),
+            };
+            if data.is_empty() {
+                continue;
+            }
+            let first = self.first.take().map(|reservation| (reservation, true));
+            let (reservation, fits) = first.unwrap_or_else(|| Reservation::new(&self.backlog, data.len()));
+            if !fits {
+                return Poll::Ready(None);
+            }
+            // HTTP asks for an event only when the client has read earlier ones.
+            self.backlog.note_activity();
+            let event = reservation.meter(Body::empty());
+            self.event = Some(MeteredBody { rest: data, ..event });
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.event.is_none() && self.body.is_end_stream()
     }
 }
 
@@ -293,6 +361,68 @@ mod tests {
         assert_eq!(load.unread_bytes(), 0);
         let _long = super::metered(&backlog, Version::HTTP_11, answer(UNMETERED_BYTES + 1));
         assert_eq!(load.unread_bytes(), OVERHEAD_BYTES + UNMETERED_BYTES + 1);
+    }
+
+    /// A stream whose first event has 300 bytes.
+    struct Events(Body);
+
+    impl HttpBody for Events {
+        type Data = Bytes;
+        type Error = axum::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+            Pin::new(&mut self.0).poll_frame(cx)
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            let mut hint = SizeHint::new();
+            hint.set_lower(300);
+            hint
+        }
+    }
+
+    fn stream(lengths: &[usize]) -> Response {
+        let events: Vec<_> = lengths.iter().map(|length| Ok::<_, axum::Error>(vec![b' '; *length])).collect();
+        Response::new(Body::new(Events(Body::from_stream(futures_util::stream::iter(events)))))
+    }
+
+    #[tokio::test]
+    async fn events_of_a_stream_count_one_by_one() {
+        let load = Load::default();
+        let backlog = backlog_of(&load);
+        let mut answer = metered(&backlog, stream(&[300, 2 * PIECE_BYTES, MAX_CONNECTION_BYTES, 7]));
+        // The first event counts, even if the client never asks for it.
+        assert_eq!((load.unread_bytes(), backlog.was_idle()), (300 + OVERHEAD_BYTES, true));
+        let short = first_piece(&mut answer).await;
+        assert_eq!((short.len(), load.unread_bytes()), (300, 300 + OVERHEAD_BYTES));
+        drop(short);
+        // A stream between two events is no overdue client, and its connection is not idle.
+        assert_eq!((load.unread_bytes(), backlog.was_idle()), (0, false));
+        assert_eq!([(); 5].map(|()| backlog.tick()), [false; 5]);
+        let half = first_piece(&mut answer).await;
+        assert_eq!((half.len(), load.unread_bytes()), (PIECE_BYTES, 2 * PIECE_BYTES + OVERHEAD_BYTES));
+        assert_eq!([(); 3].map(|()| backlog.tick()), [false, false, true]);
+        drop((half, first_piece(&mut answer).await));
+        assert_eq!(load.unread_bytes(), 0);
+        // An event without room ends the stream.
+        assert!(poll_fn(|cx| Pin::new(answer.body_mut()).poll_frame(cx)).await.is_none());
+        drop(answer);
+        assert_eq!((load.unread_bytes(), backlog.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn stream_without_room_is_refused() {
+        let load = Load::default();
+        let _full = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES - OVERHEAD_BYTES));
+        let _fuller = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES - OVERHEAD_BYTES));
+        let backlog = backlog_of(&load);
+        let streams: Vec<_> = (0..20).map(|_| metered(&backlog, stream(&[300])).status()).collect();
+        assert_eq!((streams[0], streams[19]), (StatusCode::OK, StatusCode::OK));
+        let kept: Vec<_> = (0..20).map(|_| metered(&backlog, stream(&[300]))).collect();
+        assert_eq!(kept[19].status(), StatusCode::SERVICE_UNAVAILABLE);
     }
 
     #[test]

@@ -13,6 +13,8 @@ mod framing;
 mod fuzz_requests;
 mod invalid_requests;
 mod lists;
+mod live;
+mod live_streams;
 mod log_reader;
 mod optional_members;
 mod rejected_calls;
