@@ -40,11 +40,14 @@ mod router;
 
 mod topology;
 
+mod place;
+
 pub use lane::call::key_batch::first_part;
 pub use lane::metrics::ShardCounts;
 use lane::shared::Shared;
 use protocol::address::Address;
 use protocol::keys;
+pub use place::Place;
 pub use router::RedisStore;
 use topology::{Kind, Sentinels};
 
