@@ -61,7 +61,7 @@ mod metrics;
 mod door;
 
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
-pub use crate::store::{Health, History, Meta, Over, Place, ShardHealth};
+pub use crate::store::{Health, History, Meta, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth};
 pub use answer::{Answer, CheckError};
 pub use check::Check;
 pub use decision::{Binding, Cause, Decision, Fallback, Reason, Source};
@@ -133,6 +133,17 @@ impl Engine {
     /// The place of a normalised key's counts under a policy; none in the embedded store.
     pub fn place(&self, policy: &Arc<Policy>, key: &str) -> Option<Place> {
         self.store.place(policy, key)
+    }
+
+    /// Asks the servers of the store about themselves every few seconds, as long as the watch
+    /// exists. None for the embedded store.
+    pub fn watch_servers(&self) -> Option<ServerWatch> {
+        self.store.watch_servers()
+    }
+
+    /// The last report of each primary by its address. Empty unless somebody watches.
+    pub fn servers(&self) -> Arc<Servers> {
+        self.store.servers()
     }
 
     /// The state of the store's parts.

@@ -58,7 +58,7 @@ pub mod redis;
 pub use error::StoreError;
 pub use generations::Generations;
 pub use memory::MemoryStore;
-pub use redis::{Place, RedisStore, ShardCounts};
+pub use redis::{Place, RedisStore, ServerInfo, ServerWatch, Servers, ShardCounts};
 pub use work::{Charged, Done, LogPage, Over, Taken, Work};
 
 /// One of several checks sent at once.
