@@ -135,13 +135,7 @@ impl Access {
     ///
     /// # Errors
     /// When there is none, or it is too long.
-    pub(super) async fn ask(
-        &self,
-        target: &Target,
-        method: Method,
-        path: &str,
-        body: Bytes,
-    ) -> Result<Answer, String> {
+    pub(super) async fn ask(&self, target: &Target, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
         Answer::read(self.send(target, method, path, body).await?).await
     }
 

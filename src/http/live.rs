@@ -20,6 +20,7 @@ use super::policies::rfc3339;
 use super::problem::{Problem, panicked};
 use super::request::query::{self, SHOWN};
 use super::top::{keys, shows_keys, write_heaviest, write_key};
+use crate::engine::ServerWatch;
 use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND};
 use crate::live::rings::Second;
 use crate::live::snapshot::{ServerState, ShardState, Snapshot, StoreState};
@@ -48,20 +49,23 @@ pub(super) async fn live(
     let seconds = query::live(query.as_deref()).map_err(Problem::invalid)?;
     let in_clear = shows_keys(&node, &headers);
     // A long history takes milliseconds, so a blocking thread writes it.
-    let joining = spawn_blocking(move || node.watchers.join(in_clear, || event(&node, seconds, in_clear)));
-    let (first, events) = match joining.await {
+    let first = move |node: &Node| (event(node, seconds, in_clear), node.engine.watch_servers());
+    let joining = spawn_blocking(move || node.watchers.join(in_clear, || first(&node)));
+    let ((first, watch), events) = match joining.await {
         Ok(joined) => joined.ok_or_else(Problem::too_many_watchers)?,
         Err(error) => return Ok(panicked(Box::new(error))),
     };
-    let mut response = Response::new(stream(first, events));
+    let mut response = Response::new(stream(first, events, watch));
     let fields = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     response.headers_mut().extend(fields.map(|(name, value)| (name, HeaderValue::from_static(value))));
     Ok(response)
 }
 
-/// The first event and those that follow, until they end.
-fn stream(first: Vec<u8>, events: Receiver<Event>) -> Body {
-    let next = async |(first, mut events): (Option<Vec<u8>>, Receiver<Event>)| {
+/// The first event and those that follow, until they end. Meanwhile the servers of the store are
+/// asked about themselves.
+fn stream(first: Vec<u8>, events: Receiver<Event>, watch: Option<ServerWatch>) -> Body {
+    type State = (Option<Vec<u8>>, Receiver<Event>, Option<ServerWatch>);
+    let next = async |(first, mut events, watch): State| {
         let bytes = match first {
             Some(first) => Bytes::from(first),
             None => match timeout(HEARTBEAT, events.recv()).await {
@@ -69,9 +73,9 @@ fn stream(first: Vec<u8>, events: Receiver<Event>) -> Body {
                 Err(_) => Bytes::from_static(SILENCE),
             },
         };
-        Some((Ok::<_, Infallible>(bytes), (None, events)))
+        Some((Ok::<_, Infallible>(bytes), (None, events, watch)))
     };
-    Body::from_stream(unfold((Some(first), events), next))
+    Body::from_stream(unfold((Some(first), events, watch), next))
 }
 
 /// A snapshot as an event, with the last `seconds`.

@@ -110,16 +110,25 @@ fn cluster_behind_tls_and_login_is_observed() {
     let [ca, certificate, key] = ["ca.pem", "server.pem", "server.key"].map(|name| authority.text(name));
     let port_text = port.to_string();
     let announced = "observed.invalid";
-    let server = Server::start_with(&[
-        ["--cluster-enabled", "yes", "--tls-cluster", "yes"],
-        ["--tls-port", &port_text, "--tls-auth-clients", "yes"],
-        ["--tls-ca-cert-file", &ca, "--tls-cert-file", &certificate],
-        ["--tls-key-file", &key, "--cluster-announce-hostname", announced],
-    ].concat());
+    let server = Server::start_with(
+        &[
+            ["--cluster-enabled", "yes", "--tls-cluster", "yes"],
+            ["--tls-port", &port_text, "--tls-auth-clients", "yes"],
+            ["--tls-ca-cert-file", &ca, "--tls-cert-file", &certificate],
+            ["--tls-key-file", &key, "--cluster-announce-hostname", announced],
+        ]
+        .concat(),
+    );
     let mut connection = server.connection().unwrap();
-    redis::cmd("CONFIG").arg(&["SET", "cluster-preferred-endpoint-type", "hostname"]).exec(&mut connection).unwrap();
+    redis::cmd("CONFIG")
+        .arg(&["SET", "cluster-preferred-endpoint-type", "hostname"])
+        .exec(&mut connection)
+        .unwrap();
     redis::cmd("CLUSTER").arg(&["ADDSLOTSRANGE", "0", "16383"]).exec(&mut connection).unwrap();
-    redis::cmd("ACL").arg(&["SETUSER", "tollgate", "on", ">pass", "~*", "+@all"]).exec(&mut connection).unwrap();
+    redis::cmd("ACL")
+        .arg(&["SETUSER", "tollgate", "on", ">pass", "~*", "+@all"])
+        .exec(&mut connection)
+        .unwrap();
     redis::cmd("ACL").arg(&["SETUSER", "default", "off"]).exec(&mut connection).unwrap();
     let login = Login { username: Some("tollgate".into()), password: Password::Text("pass".into()) };
     let identity = Some((authority.path("node.pem"), authority.path("node.key")));

@@ -161,7 +161,12 @@ fn browser_pages_are_no_operators() {
     };
     let evil = ("Origin", "https://evil.example");
     let rebound = ("Origin", "http://evil.example:7070");
-    for (method, path) in [("POST", "/v1/reload"), ("DELETE", "/v1/usage?policy=p&key=k"), ("GET", "/v1/policies"), ("GET", "/v1/explain?policy=p&key=k")] {
+    for (method, path) in [
+        ("POST", "/v1/reload"),
+        ("DELETE", "/v1/usage?policy=p&key=k"),
+        ("GET", "/v1/policies"),
+        ("GET", "/v1/explain?policy=p&key=k"),
+    ] {
         for page in
             [evil, rebound, ("Origin", "null"), ("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Site", "same-site")]
         {

@@ -70,7 +70,14 @@ fn keys_of_a_large_server_are_estimated() {
 fn server_is_asked_only_while_somebody_watches() {
     let server = Server::start();
     let (_runtime, store) = open(&of(&server));
-    let connections = || server.info("clients").lines().find(|line| line.starts_with("connected_clients:")).unwrap().to_owned();
+    let connections = || {
+        server
+            .info("clients")
+            .lines()
+            .find(|line| line.starts_with("connected_clients:"))
+            .unwrap()
+            .to_owned()
+    };
     let idle = connections();
     assert_eq!(server.calls(["scan"]), [0]);
     assert!(store.servers().is_empty());

@@ -44,7 +44,8 @@ mod tests {
 
     #[test]
     fn events_in_any_pieces_are_the_same() {
-        let text = "event: snapshot\nid: 7\ndata: {\"a\": \"ü\"}\n\n: heartbeat\n\nevent: snapshot\r\ndata:{}\r\n\r\ndata: 1";
+        let text =
+            "event: snapshot\nid: 7\ndata: {\"a\": \"ü\"}\n\n: heartbeat\n\nevent: snapshot\r\ndata:{}\r\n\r\ndata: 1";
         for size in 1..text.len() {
             let (mut events, mut found) = (Events::default(), Vec::new());
             for piece in text.as_bytes().chunks(size) {

@@ -49,7 +49,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, sum: &Sum, view: &View) {
 }
 
 fn head<'a>(sum: &'a Sum, view: &View) -> Vec<Line<'a>> {
-    let policy = view.span.policy.as_deref().map_or("all policies".to_owned(), |name| format!("policy {}", visible(name)));
+    let policy = view
+        .span
+        .policy
+        .as_deref()
+        .map_or("all policies".to_owned(), |name| format!("policy {}", visible(name)));
     let minutes = format!("{} min", view.span.minutes);
     let mut first = vec![Text::from("tollgate top").bold(), format!("   {policy}   last {minutes}").into()];
     if !sum.versions.is_empty() {
@@ -69,7 +73,7 @@ fn head<'a>(sum: &'a Sum, view: &View) -> Vec<Line<'a>> {
         status => second.push(view.alarm(format!("   status {}", visible(status)))),
     }
     if let Some((node, reason)) = lost.first() {
-        second.push(view.alarm(format!("   {}: {}, trying again", visible(&node.url), visible(reason))));
+        second.push(view.alarm(format!("   trying again: {}: {}", visible(&node.url), visible(reason))));
     }
     let rate = |is: fn(&str) -> bool| sum.decisions.iter().filter(|row| is(&row.outcome)).map(|row| row.rate).sum();
     let third = format!(
@@ -167,7 +171,9 @@ fn draw_shards(frame: &mut Frame<'_>, area: Rect, shards: &[ShardRow], view: &Vi
 fn foot<'a>(top: &[Denied], view: &View) -> Line<'a> {
     let keys = "q quit   j k move   1 5 m minutes   p policy   ? help";
     match top.get(view.chosen).filter(|_| view.chosen > 0) {
-        Some(denied) => format!("{}   {}   {}", visible(&denied.policy), name(denied), visible(&denied.key_hash)).into(),
+        Some(denied) => {
+            format!("{}   {}   {}", visible(&denied.policy), name(denied), visible(&denied.key_hash)).into()
+        }
         None => Line::from(keys).style(DIM),
     }
 }
@@ -301,7 +307,7 @@ mod tests {
         let text = lines.join("\n");
         for part in [
             "tollgate top   all policies   last 1 min   policies f3a9b2c4d5e6",
-            "nodes 1/2 up   status ok   http://b:1: connection refused, trying again",
+            "nodes 1/2 up   status ok   trying again: http://b:1: connection refused",
             "checks 2,046/s   allowed 1,234/s   denied 812/s   p50 21 us   p99 4.1 ms",
             "down 1/2",
             "q quit",
@@ -313,14 +319,8 @@ mod tests {
         assert!(lines[6].starts_with("prefilter  denied           812      48,720 "), "{text}");
         assert_eq!(lines[8], "POLICY           KEY                                           DENIED    AT LEAST");
         assert_eq!(lines[9], "login            203.0.113.1                                  123,455       1,000");
-        assert_eq!(
-            lines[18],
-            "SHARD                STATE    QUEUED    CLOCK ERRORS  OPS/S MEMORY    LAG   KEYS"
-        );
-        assert_eq!(
-            lines[19],
-            "127.0.0.1:7001       up            0   -1.2ms      0  12.3k  3.0Mi      -      -"
-        );
+        assert_eq!(lines[18], "SHARD                STATE    QUEUED    CLOCK ERRORS  OPS/S MEMORY    LAG   KEYS");
+        assert_eq!(lines[19], "127.0.0.1:7001       up            0   -1.2ms      0  12.3k  3.0Mi      -      -");
         assert_eq!(column(&lines, "203.0.113.").len(), 8);
         assert!(lines.iter().all(|line| line.chars().count() <= 80));
     }

@@ -50,10 +50,10 @@ pub use lane::call::key_batch::first_part;
 pub use lane::metrics::ShardCounts;
 use lane::shared::Shared;
 use observe::Observer;
-use protocol::address::Address;
-use protocol::keys;
 pub use observe::{ServerWatch, Servers};
 pub use place::Place;
+use protocol::address::Address;
+use protocol::keys;
 pub use protocol::server_info::ServerInfo;
 pub use router::RedisStore;
 use topology::{Kind, Sentinels};
@@ -138,6 +138,16 @@ impl RedisStore {
     /// Returns the readings of each shard; none until the topology is known.
     pub fn readings(&self) -> Vec<ShardReading> {
         self.topology.readings()
+    }
+
+    /// See [`super::Store::watch_servers`].
+    pub fn watch_servers(&self) -> ServerWatch {
+        self.observer.watch()
+    }
+
+    /// See [`super::Store::servers`].
+    pub fn servers(&self) -> Arc<Servers> {
+        self.observer.servers()
     }
 
     /// Returns how many checks each script call carried.

@@ -48,7 +48,8 @@ impl ClusterQuestions {
     pub(super) async fn ask(&self, question: &Cmd) -> BTreeMap<Address, Value> {
         let all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
         if let Some(Value::Map(answers)) = self.route(question, all).await {
-            let by_address = |(address, answer)| Some((Address::parse(&redis::from_redis_value::<String>(address).ok()?)?, answer));
+            let by_address =
+                |(address, answer)| Some((Address::parse(&redis::from_redis_value::<String>(address).ok()?)?, answer));
             return answers.into_iter().filter_map(by_address).collect();
         }
         let alone = self.primaries.iter().map(async |address| {
