@@ -55,27 +55,30 @@ pub(super) async fn live(
         Ok(joined) => joined.ok_or_else(Problem::too_many_watchers)?,
         Err(error) => return Ok(panicked(Box::new(error))),
     };
-    let mut response = Response::new(stream(first, events, watch));
+    let mut response = Response::new(stream(first, events, HEARTBEAT, watch));
     let fields = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     response.headers_mut().extend(fields.map(|(name, value)| (name, HeaderValue::from_static(value))));
     Ok(response)
 }
 
-/// The first event and those that follow, until they end. Meanwhile the servers of the store are
-/// asked about themselves.
-fn stream(first: Vec<u8>, events: Receiver<Event>, watch: Option<ServerWatch>) -> Body {
-    type State = (Option<Vec<u8>>, Receiver<Event>, Option<ServerWatch>);
-    let next = async |(first, mut events, watch): State| {
-        let bytes = match first {
-            Some(first) => Bytes::from(first),
-            None => match timeout(HEARTBEAT, events.recv()).await {
-                Ok(event) => Bytes::from_owner(event?),
-                Err(_) => Bytes::from_static(SILENCE),
-            },
-        };
-        Some((Ok::<_, Infallible>(bytes), (None, events, watch)))
+/// The first event and those that follow, until they end. A comment breaks each `silence`.
+/// Meanwhile the servers of the store are asked about themselves.
+fn stream(first: Vec<u8>, events: Receiver<Event>, silence: Duration, watch: Option<ServerWatch>) -> Body {
+    let next = move |(first, mut events): (Option<Vec<u8>>, Receiver<Event>)| {
+        // The stream has the watch until it ends.
+        let _ = &watch;
+        async move {
+            let bytes = match first {
+                Some(first) => Bytes::from(first),
+                None => match timeout(silence, events.recv()).await {
+                    Ok(event) => Bytes::from_owner(event?),
+                    Err(_) => Bytes::from_static(SILENCE),
+                },
+            };
+            Some((Ok::<_, Infallible>(bytes), (None, events)))
+        }
     };
-    Body::from_stream(unfold((Some(first), events, watch), next))
+    Body::from_stream(unfold((Some(first), events), next))
 }
 
 /// A snapshot as an event, with the last `seconds`.
@@ -171,4 +174,33 @@ fn write_server(object: &mut Object<'_>, server: &ServerState) {
     object.given("operations_per_s", server.operations_per_s);
     object.given("replication_lag_bytes", server.replication_lag_bytes);
     object.given("keys", server.keys);
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use tokio::sync::mpsc::channel;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn silence_is_broken_by_heartbeats() {
+        let (sender, events) = channel(2);
+        let mut body = stream(b"first".to_vec(), events, Duration::from_millis(5), None);
+        let mut next = async || {
+            let frame = body.frame().await?;
+            frame.unwrap().into_data().ok()
+        };
+        let expected: [&[u8]; 3] = [b"first", SILENCE, SILENCE];
+        assert_eq!([next().await, next().await, next().await].map(Option::unwrap), expected);
+        sender.try_send(b"second"[..].into()).unwrap();
+        drop(sender);
+        let rest = loop {
+            match next().await {
+                Some(bytes) if bytes == SILENCE => {}
+                other => break (other, next().await),
+            }
+        };
+        assert_eq!(rest, (Some(Bytes::from_static(b"second")), None));
+    }
 }
