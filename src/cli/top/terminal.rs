@@ -40,7 +40,7 @@ pub(super) async fn show(
     let mut keys = keys();
     let mut view = View {
         span: Span { minutes: 1, policy: None },
-        chosen: 0,
+        chosen: None,
         shows_help: false,
         has_colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
     };
@@ -68,7 +68,8 @@ pub(super) async fn show(
 
 fn paint(terminal: &mut DefaultTerminal, fleet: &Fleet, view: &mut View) -> std::io::Result<()> {
     let sum = fleet.sum(&view.span);
-    view.chosen = view.chosen.min(sum.top.len().saturating_sub(1));
+    let last = sum.top.len().checked_sub(1);
+    view.chosen = view.chosen.zip(last).map(|(chosen, last)| chosen.min(last));
     terminal.draw(|frame| draw(frame, &sum, view)).map(drop)
 }
 
@@ -79,8 +80,8 @@ fn press(view: &mut View, key: KeyCode, fleet: &Fleet) -> bool {
         KeyCode::Esc if !view.shows_help => return true,
         KeyCode::Char('?') => view.shows_help = !view.shows_help,
         KeyCode::Esc => view.shows_help = false,
-        KeyCode::Char('j') | KeyCode::Down => view.chosen = view.chosen.saturating_add(1),
-        KeyCode::Char('k') | KeyCode::Up => view.chosen = view.chosen.saturating_sub(1),
+        KeyCode::Char('j') | KeyCode::Down => view.chosen = Some(view.chosen.map_or(0, |chosen| chosen + 1)),
+        KeyCode::Char('k') | KeyCode::Up => view.chosen = view.chosen.and_then(|chosen| chosen.checked_sub(1)),
         KeyCode::Char('1') => view.span.minutes = 1,
         KeyCode::Char('5') => view.span.minutes = 5,
         KeyCode::Char('m') => view.span.minutes = 15,
@@ -91,7 +92,7 @@ fn press(view: &mut View, key: KeyCode, fleet: &Fleet) -> bool {
                 Some(policy) => policies.iter().find(|next| *next > policy),
             };
             view.span.policy = next.cloned();
-            view.chosen = 0;
+            view.chosen = None;
         }
         _ => {}
     }
