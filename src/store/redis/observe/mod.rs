@@ -1,4 +1,4 @@
-//! Keeps the reports of the servers about themselves, while somebody watches.
+//! Keeps the reports of the servers about themselves, while there is a watcher.
 //!
 //! One task asks, every [`INTERVAL`], on connections of its own. No check waits for it. Without a
 //! watcher it has no connections and asks nothing.
@@ -67,7 +67,7 @@ impl Observer {
         watch
     }
 
-    /// The last reports; empty unless somebody watches.
+    /// The last reports; empty without a watch.
     pub fn servers(&self) -> Arc<Servers> {
         self.seen.servers.load_full()
     }
