@@ -7,13 +7,14 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::feed::{News, Question};
 use super::fleet::{Fleet, Span};
 use super::render::{View, draw};
 
-/// The longest time between two pictures.
-const REDRAW: Duration = Duration::from_secs(1);
+/// The shortest time between two pictures of news. A sum over many nodes takes milliseconds.
+const FRAME: Duration = Duration::from_millis(200);
 
 /// How often the reader of keys looks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -44,24 +45,32 @@ pub(super) async fn show(
         shows_help: false,
         has_colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
     };
+    let (mut frames, mut is_stale) = (interval(FRAME), true);
+    frames.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        paint(&mut terminal, fleet, &mut view).map_err(failed)?;
         tokio::select! {
             Some((place, new)) = news.recv() => {
                 fleet.note(place, new);
-                // One picture for all that has arrived.
-                while let Ok((place, new)) = news.try_recv() {
-                    fleet.note(place, new);
-                }
+                is_stale = true;
             }
             key = keys.recv() => {
                 if key.is_none_or(|key| press(&mut view, key, fleet)) {
                     return Ok(());
                 }
-                question.send_if_modified(|asked| std::mem::replace(asked, view.span.question()) != view.span.question());
+                let asked = view.span.question();
+                question.send_if_modified(|before| {
+                    let is_new = *before != asked;
+                    *before = asked;
+                    is_new
+                });
+                paint(&mut terminal, fleet, &mut view).map_err(failed)?;
             }
             _ = end.recv() => return Ok(()),
-            () = tokio::time::sleep(REDRAW) => {}
+            _ = frames.tick() => {
+                if std::mem::take(&mut is_stale) {
+                    paint(&mut terminal, fleet, &mut view).map_err(failed)?;
+                }
+            }
         }
     }
 }
@@ -114,7 +123,7 @@ fn keys() -> mpsc::Receiver<KeyCode> {
                     let is_interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
                     sender.blocking_send(if is_interrupt { KeyCode::Char('q') } else { key.code })
                 }
-                // Another size: the next key or second draws it.
+                // Another size, for instance, which needs another picture.
                 Ok(_) => sender.blocking_send(KeyCode::Null),
                 Err(_) => return,
             };
