@@ -279,10 +279,12 @@ fn rows_and_names_are_bounded_with_many_policies() {
     let (mut all, mut most) = (0, 0);
     while all < POLICIES as u64 {
         let snapshot = events.next().unwrap();
-        let rows: Vec<_> = snapshot["seconds"][0]["checks"].as_array().unwrap().iter().collect();
-        all += rows.iter().map(|row| row["count"].as_u64().unwrap()).sum::<u64>();
-        most = most.max(rows.len());
-        assert!(rows.len() < 128 || rows.iter().any(|row| row["policy"] == "(others)"), "{rows:?}");
+        for second in snapshot["seconds"].as_array().unwrap() {
+            let rows = second["checks"].as_array().unwrap();
+            all += rows.iter().map(|row| row["count"].as_u64().unwrap()).sum::<u64>();
+            most = most.max(rows.len());
+            assert_eq!(rows.len() > 128, rows.iter().any(|row| row["policy"] == "(others)"), "{rows:?}");
+        }
         assert_eq!(snapshot["policies"]["names"].as_array().unwrap().len(), 1_000);
         assert!(snapshot["recent"].as_array().unwrap().len() <= 50);
     }
