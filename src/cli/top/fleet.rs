@@ -1,5 +1,6 @@
 //! The nodes, and the sum of their snapshots.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use serde::Serialize;
@@ -59,6 +60,7 @@ pub(super) struct Sum {
     /// The slowest node in its newest second.
     pub(super) p50_us: Option<u64>,
     pub(super) p99_us: Option<u64>,
+    /// The most frequent first.
     pub(super) decisions: Vec<Decisions>,
     pub(super) top: Vec<Denied>,
     pub(super) shards: Vec<ShardRow>,
@@ -185,7 +187,9 @@ impl Fleet {
                 }
             }
         }
-        found.into_values().collect()
+        let mut rows: Vec<Decisions> = found.into_values().collect();
+        rows.sort_by_key(|row| Reverse(row.total));
+        rows
     }
 
     /// The counts since the last call, summed over all nodes.
@@ -233,7 +237,7 @@ impl Node {
         NodeRow {
             url: self.url.clone(),
             up: self.last.is_some(),
-            reason: self.lost.clone().or_else(|| self.last.is_none().then(|| "connecting".to_owned())),
+            reason: self.lost.clone().or_else(|| self.last.is_none().then(|| "no answer yet".to_owned())),
             status: of(|last| last.node.status.clone()),
             version: of(|last| last.node.version.clone()),
             uptime_s: self.last.as_ref().map(|last| last.node.uptime_s),

@@ -139,7 +139,10 @@ fn draw_shards(frame: &mut Frame<'_>, area: Rect, shards: &[ShardRow], view: &Vi
         frame.render_widget(none.style(DIM).block(titled("shards")), area);
         return;
     }
-    let rows = shards.iter().map(|shard| {
+    // Those in trouble first: a low terminal cuts off the last ones.
+    let (well, troubled): (Vec<_>, Vec<_>) =
+        shards.iter().partition(|shard| shard.up == shard.nodes && shard.open == 0);
+    let rows = troubled.into_iter().chain(well).map(|shard| {
         let state = match (shard.up, shard.open) {
             (up, _) if up < shard.nodes => view.alarm(format!("down {}/{}", shard.nodes - up, shard.nodes)),
             (_, 0) => "up".into(),
@@ -163,7 +166,9 @@ fn draw_shards(frame: &mut Frame<'_>, area: Rect, shards: &[ShardRow], view: &Vi
     let names = ["SHARD", "STATE"].map(Line::from).into_iter().chain(names);
     let widths = [8, 6, 8, 6, 6, 6, 6, 6].map(Constraint::Length);
     let widths: Vec<_> = [Constraint::Fill(1)].into_iter().chain(widths).collect();
-    let table = Table::new(rows, widths).header(Row::new(names).style(DIM)).block(titled("shards"));
+    let shown = usize::from(area.height.saturating_sub(2)).min(shards.len());
+    let title = if shown < shards.len() { format!("shards, {shown} of {}", shards.len()) } else { "shards".into() };
+    let table = Table::new(rows, widths).header(Row::new(names).style(DIM)).block(titled(title));
     frame.render_widget(table, area);
 }
 
@@ -320,7 +325,8 @@ mod tests {
         assert_eq!(lines[8], "POLICY           KEY                                          DENIED    AT LEAST");
         assert_eq!(lines[9], "login            203.0.113.1                                 123,455       1,000");
         assert_eq!(lines[19], "SHARD                STATE    QUEUED    CLOCK ERRORS  OPS/S MEMORY    LAG   KEYS");
-        assert_eq!(lines[20], "127.0.0.1:7001       up            0   -1.2ms      0  12.3k  3.0Mi      -      -");
+        assert_eq!(lines[21], "127.0.0.1:7001       up            0   -1.2ms      0  12.3k  3.0Mi      -      -");
+        assert!(lines[20].starts_with("127.0.0.1:7003       down 1/2 "), "{text}");
         assert_eq!(column(&lines, "203.0.113.").len(), 9);
         assert!(lines.iter().all(|line| line.chars().count() <= 80));
     }
@@ -333,6 +339,17 @@ mod tests {
         let ends: BTreeSet<usize> =
             lines.iter().filter(|line| line.starts_with("login")).map(|line| line.chars().count()).collect();
         assert_eq!(ends, BTreeSet::from([200]));
+    }
+
+    #[test]
+    fn shards_that_do_not_fit_are_counted() {
+        let mut sum = sum();
+        let shard =
+            |port: u64| ShardRow { address: format!("127.0.0.1:{port}"), nodes: 1, up: 1, ..ShardRow::default() };
+        sum.shards.extend((8000..8020).map(shard));
+        let (lines, _) = drawn(80, 24, &sum, &view());
+        let title = lines.iter().position(|line| line.starts_with(" shards, 5 of 23 ")).unwrap();
+        assert!(lines[title + 2].starts_with("127.0.0.1:7003       down 1/2 "), "{lines:?}");
     }
 
     #[test]
@@ -368,7 +385,7 @@ mod tests {
     fn texts_of_nodes_cannot_disturb_the_terminal() {
         let mut sum = sum();
         sum.top[0].key = Some("\u{1b}[2J\n".into());
-        sum.shards[0].address = "a\u{9b}b".into();
+        sum.shards[2].address = "a\u{9b}b".into();
         let (lines, _) = drawn(80, 24, &sum, &view());
         assert!(lines.concat().contains("\\u{1b}[2J\\n") && lines.concat().contains("a\\u{9b}b"), "{lines:?}");
     }
