@@ -198,7 +198,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("request", &["protocol"]),
     ("lane", &["protocol", "connect", "request"]),
     ("topology", &["protocol", "connect", "lane"]),
-    ("router", &["protocol", "request", "lane", "topology"]),
+    ("observe", &["protocol", "connect", "topology"]),
+    ("router", &["protocol", "request", "lane", "topology", "observe"]),
 ];
 
 /// The maximum width of code for rustfmt, in columns.

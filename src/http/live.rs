@@ -24,6 +24,7 @@ use super::policies::rfc3339;
 use super::problem::{Problem, panicked};
 use super::request::query::{self, SHOWN};
 use super::top::{keys, shows_keys, write_heaviest, write_key};
+use crate::engine::ServerWatch;
 use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND};
 use crate::live::rings::Second;
 use crate::live::snapshot::{ServerState, ShardState, Snapshot, StoreState};
@@ -54,20 +55,20 @@ pub(super) async fn live(
     let seconds = query::live(query.as_deref()).map_err(Problem::invalid)?;
     let in_clear = shows_keys(&node, &headers);
     // A long history takes milliseconds, so a blocking thread writes it.
-    let first = move |node: &Node| event(node, &node.engine.snapshot(seconds), in_clear);
+    let first = move |node: &Node| (event(node, &node.engine.snapshot(seconds), in_clear), node.engine.watch_servers());
     let joining = spawn_blocking(move || node.watchers.join(in_clear, || first(&node)));
-    let (first, events) = match joining.await {
+    let ((first, watch), events) = match joining.await {
         Ok(joined) => joined.ok_or_else(Problem::too_many_watchers)?,
         Err(error) => return Ok(panicked(Box::new(error))),
     };
-    let mut response = Response::new(stream(first, events, HEARTBEAT));
+    let mut response = Response::new(stream(first, events, HEARTBEAT, watch));
     let fields = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     response.headers_mut().extend(fields.map(|(name, value)| (name, HeaderValue::from_static(value))));
     Ok(response)
 }
 
 /// The first event and those that follow, until they end. A comment breaks each `silence`.
-fn stream(first: Vec<u8>, events: Receiver<Event>, silence: Duration) -> Body {
+fn stream(first: Vec<u8>, events: Receiver<Event>, silence: Duration, watch: Option<ServerWatch>) -> Body {
     let next = move |mut events: Receiver<Event>| async move {
         let bytes = match timeout(silence, events.recv()).await {
             Ok(event) => Bytes::from_owner(event?),
@@ -75,13 +76,15 @@ fn stream(first: Vec<u8>, events: Receiver<Event>, silence: Duration) -> Body {
         };
         Some((Ok::<_, Infallible>(bytes), events))
     };
-    Body::new(Events { first: Some(first.into()), rest: Body::from_stream(unfold(events, next)) })
+    Body::new(Events { first: Some(first.into()), rest: Body::from_stream(unfold(events, next)), _watch: watch })
 }
 
 /// A body without an end. The node counts the first event before the client asks for it.
 struct Events {
     first: Option<Bytes>,
     rest: Body,
+    /// Meanwhile the servers of the store are asked about themselves.
+    _watch: Option<ServerWatch>,
 }
 
 impl HttpBody for Events {
@@ -206,7 +209,7 @@ mod tests {
     #[tokio::test]
     async fn silence_is_broken_by_heartbeats() {
         let (sender, events) = channel(2);
-        let mut body = stream(b"first".to_vec(), events, Duration::from_millis(5));
+        let mut body = stream(b"first".to_vec(), events, Duration::from_millis(5), None);
         let mut next = async || {
             let frame = body.frame().await?;
             frame.unwrap().into_data().ok()

@@ -16,6 +16,7 @@ mod idempotency;
 mod live;
 mod metrics;
 mod migrations;
+mod observe;
 mod refunds;
 mod regressions;
 mod shared_calls;

@@ -20,6 +20,7 @@ mod lists;
 mod live;
 mod long_responses;
 mod long_run;
+mod observe;
 mod openapi;
 mod pair_columns;
 mod reload;
