@@ -28,6 +28,8 @@ pub mod bearer;
 
 mod bench;
 
+mod offline;
+
 mod replay;
 
 mod client;
