@@ -96,7 +96,7 @@ fn settings(old: &Policy, new: &Policy) -> Vec<SettingChange> {
 }
 
 /// Each setting that is not a list, by the name in the configuration; none if it does not apply.
-fn scalars(policy: &Policy) -> [(&'static str, Option<String>); 14] {
+fn scalars(policy: &Policy) -> [(&'static str, Option<String>); 15] {
     let first = policy.quotas.first();
     let ticks = policy.ticks();
     let anchors = || policy.quotas.iter().filter_map(Quota::anchor);
@@ -122,6 +122,10 @@ fn scalars(policy: &Policy) -> [(&'static str, Option<String>); 14] {
         ("shadow", flag(options.shadow)),
         ("inline", flag(options.inline)),
         ("durability", word(options.durability.name())),
+        (
+            "candidate",
+            Some(options.candidate.as_ref().map_or_else(|| "none".to_owned(), |candidate| quotas(candidate))),
+        ),
     ]
 }
 
