@@ -12,7 +12,7 @@
 //! fall_back          on_store_failure   check.rs, fallback.rs
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use tokio::sync::{Semaphore, watch};
@@ -39,6 +39,8 @@ mod multi_check;
 
 mod refunds;
 
+mod candidates;
+
 mod history;
 
 mod ticks;
@@ -62,6 +64,7 @@ mod door;
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
 pub use crate::store::{Health, History, Meta, Over, ShardHealth};
 pub use answer::{Answer, CheckError};
+pub use candidates::{CandidateTally, Comparison};
 pub use check::Check;
 pub use decision::{Binding, Cause, Decision, Fallback, Reason, Source};
 pub use door::Door;
@@ -72,6 +75,7 @@ pub use refunds::{Refund, RefundResult};
 pub use reload_policies::Changes;
 pub use ticks::TickCounts;
 
+use candidates::Candidates;
 use fallback::FallbackStore;
 use inline::InlinePolicies;
 use tally::Tally;
@@ -85,12 +89,15 @@ pub struct Engine {
     prefilter: Prefilter,
     store: Store,
     fallback: FallbackStore,
+    candidates: Candidates,
     /// Turns to read the history of a log.
     histories: Arc<Semaphore>,
     /// Running multi-key calls. Each has a receiver.
     inflight_multi_key: watch::Sender<()>,
     tally: Tally,
     clock: Clock,
+    /// For tasks that outlive a check.
+    this: Weak<Self>,
 }
 
 impl Engine {
@@ -100,10 +107,11 @@ impl Engine {
         store: Store,
         fallback: FallbackStore,
         clock: Clock,
-    ) -> Self {
+    ) -> Arc<Self> {
         let (running, tally) = (running.into(), Tally::default());
         tally.know(running.policies.by_name.keys().map(String::as_str));
-        let engine = Self {
+        let engine = Arc::new_cyclic(|this| Self {
+            candidates: Candidates::new(&store, &prefilter),
             running: ArcSwap::from_pointee(running),
             inline: InlinePolicies::default(),
             fingerprinter: Fingerprinter::default(),
@@ -114,7 +122,8 @@ impl Engine {
             inflight_multi_key: watch::Sender::default(),
             tally,
             clock,
-        };
+            this: this.clone(),
+        });
         engine.divide_stores();
         engine
     }
@@ -144,5 +153,6 @@ impl Engine {
         self.store.sweep();
         self.prefilter.sweep(self.clock.now());
         self.fallback.memory.sweep();
+        self.candidates.sweep(self.clock.now());
     }
 }
