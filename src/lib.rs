@@ -52,6 +52,7 @@
 //!  8. Shadow   engine/decision         a denial of a shadow policy becomes allowed
 //!     Count    engine/tally            outcome, source, reason and duration
 //!              engine/denials          a denial by quota and key, for operators
+//!     Compare  engine/candidates       the candidate of the policy decides, for metrics only
 //!  9. Answer   http/answer             JSON
 //!              http/headers            RateLimit-Policy, RateLimit, Retry-After
 //!              serve/metered_body      the bytes of a long answer

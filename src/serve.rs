@@ -121,7 +121,7 @@ impl Server {
         let prefilter = Prefilter::new(config.prefilter.max_keys, config.prefilter.max_denial, generations);
         let fallback = MemoryStore::new(counting, config.max_keys).named("fallback");
         let fallback = FallbackStore::new(fallback, config.expected_nodes);
-        let engine = Arc::new(Engine::new(&config, prefilter, store, fallback, clock));
+        let engine = Engine::new(&config, prefilter, store, fallback, clock);
         let (shutdown, limits) = (config.shutdown, config.limits);
         let reloader = Arc::new(Reloader::new(setup, config, engine.clone()));
         let node = Node {

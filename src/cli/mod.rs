@@ -30,7 +30,11 @@ pub mod bearer;
 
 mod bench;
 
+mod offline;
+
 mod replay;
+
+mod diff;
 
 mod client;
 
@@ -81,6 +85,9 @@ enum Command {
     /// Try policies on a log, offline. Exit code: 0 replayed, 1 wrongly asked, 2 the log cannot be
     /// read.
     Replay(replay::Args),
+    /// Compare the decisions of two files on a log, offline. Exit code: 0 compared, 1 more newly
+    /// denied than `--fail-over` permits, 2 failed.
+    Diff(diff::Args),
 }
 
 /// Parses the command line of this process. An error is printed and ends the process.
@@ -130,6 +137,7 @@ pub fn run(cli: Cli) -> ExitCode {
     let (result, failed) = match cli.command {
         Command::Serve(args) => return serve::run(args),
         Command::Replay(args) => return replay::run(&args),
+        Command::Diff(args) => return diff::run(&args),
         Command::Check(args) => (check::run(&args), 2),
         Command::Validate(args) => (validate::run(&args), 1),
         Command::Explain(args) => (explain::run(&args), 1),

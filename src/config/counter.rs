@@ -113,7 +113,7 @@ fn set_life(policy: &mut Policy, life: u64) {
 impl Policies {
     /// Advice on policies that are valid, but may not count as their author expects.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
-        self.by_name.values().flat_map(|policy| {
+        let single_ticks = self.by_name.values().flat_map(|policy| {
             let fixed = |quota: &&Quota| {
                 quota.ticks().is_some_and(|ticks| !ticks.strict && ticks.in_window(quota.window) == 1)
             };
@@ -124,6 +124,7 @@ impl Policies {
                     policy.name, quota.name
                 )
             })
-        })
+        });
+        single_ticks.chain(self.idle_candidates())
     }
 }

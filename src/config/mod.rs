@@ -51,6 +51,8 @@ mod quota;
 
 mod counter;
 
+mod candidate;
+
 mod zone;
 
 mod lists;

@@ -10,6 +10,7 @@ use crate::limit::policy::{Algorithm, Durability, OnStoreFailure, Options, Polic
 use crate::limit::quota::{Anchor, Rule};
 use crate::limit::ticks::Ticks;
 
+use super::candidate;
 use super::counter;
 use super::fault::Faults;
 use super::form::Form;
@@ -41,7 +42,10 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
     let timeout = section.read_or(&store::TIMEOUT, timeout, faults);
     let (shadow, inline) = (section.read(&SHADOW, faults), section.read(&INLINE, faults));
     let lists = lists::lists(&section, key_type.unwrap_or_default(), form, faults);
-    let needs_zone = zone::is_needed(form, quotas.as_deref()) || lists.as_ref().is_some_and(|lists| lists.needs_zone);
+    let candidate = candidate::quotas(&section, form, ticks, faults);
+    let needs_zone = zone::is_needed(form, quotas.as_deref())
+        || lists.as_ref().is_some_and(|lists| lists.needs_zone)
+        || candidate.as_ref().is_some_and(|quotas| zone::is_needed(form, Some(quotas)));
     zone::refuse_idle(section.entry("timezone"), form, needs_zone, faults);
     ticks?;
     let policy = Policy {
@@ -60,7 +64,8 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
         },
     };
     let lists = lists.map(|lists| Arc::new(lists.build(&policy)));
-    Some(Policy { options: Options { lists, ..policy.options.clone() }, ..policy })
+    let candidate = candidate.map(|quotas| candidate::build(&policy, quotas));
+    Some(Policy { options: Options { lists, candidate, ..policy.options.clone() }, ..policy })
 }
 
 fn name(member: &Member, faults: &mut Faults) -> Option<String> {

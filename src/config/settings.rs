@@ -293,6 +293,9 @@ settings! {
         ALLOW = "allow": Own("the same", "none");
         /// Other quotas for some keys.
         OVERRIDES = "overrides": Own("list of `{match: {key: ...}, quotas: [...]}`", "none");
+        /// Quotas that decide in the shadow, for comparison only
+        /// ([page](replay.md#candidates-compare-in-production)).
+        CANDIDATE = "candidate": Own("`{quotas: [...]}`", "none");
         /// `replica`: a check is allowed only after a replica acknowledges the charge. Without
         /// Redis no replica exists: the node warns at the start, and allows without one.
         DURABILITY = "durability": Choice<Durability>(Durability::WORDS, Durability::Primary);
@@ -340,6 +343,11 @@ settings! {
         /// The keys that the override applies to.
         MATCH = "match": Own("mapping with one of the settings below", "needed");
         /// Their quotas, instead of those of the policy.
+        QUOTAS = "quotas": Own("as `quotas` of a policy", "needed");
+    }
+
+    candidate("", " of a candidate", "{quotas: [5 per 1s]}") {
+        /// Its quotas, in the form of those of the policy.
         QUOTAS = "quotas": Own("as `quotas` of a policy", "needed");
     }
 

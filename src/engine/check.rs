@@ -136,8 +136,16 @@ impl Engine {
         })
     }
 
-    /// Applies shadow mode to an answer, and counts it for a check that began at `since` (us).
-    pub(super) fn finish(&self, resolved: &Resolved, mut answer: Answer, since: Micros) -> Answer {
+    /// Applies shadow mode to an answer, and counts it for a check that began at `since` (us). The
+    /// candidate of the policy then decides it, too.
+    pub(super) fn finish(&self, resolved: &Resolved, answer: Answer, since: Micros) -> Answer {
+        let answer = self.finish_peek(resolved, answer, since);
+        self.compare(resolved, std::slice::from_ref(&answer));
+        answer
+    }
+
+    /// The same without a candidate.
+    pub(super) fn finish_peek(&self, resolved: &Resolved, mut answer: Answer, since: Micros) -> Answer {
         answer.iter_mut().for_each(Decision::shadow);
         self.note_answers(resolved, std::slice::from_ref(&answer), since);
         answer
@@ -177,7 +185,7 @@ impl Engine {
     }
 
     /// The subject for a normalised key under a policy.
-    fn subject(&self, policy: &Arc<Policy>, key: &str) -> Subject {
+    pub(super) fn subject(&self, policy: &Arc<Policy>, key: &str) -> Subject {
         let fingerprint = self.fingerprinter.fingerprint(policy.counters(), key);
         Subject { policy: policy.clone(), key: key.into(), fingerprint }
     }

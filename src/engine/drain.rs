@@ -23,7 +23,7 @@ impl Engine {
         let since = self.clock.now();
         let until = since + micros(resolved.timeout());
         let answer = self.ask_store(resolved, Work::Look(cost), &[], until).await;
-        self.finish(resolved, answer.map(|decision| Decision { charged: 0, ..decision }), since)
+        self.finish_peek(resolved, answer.map(|decision| Decision { charged: 0, ..decision }), since)
     }
 
     async fn ask_store(&self, resolved: &Resolved, work: Work, metas: &[Meta], until: Micros) -> Answer {

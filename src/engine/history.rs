@@ -120,7 +120,7 @@ mod tests {
         let store = || MemoryStore::new(Clock::system(), 10);
         let prefilter = Prefilter::new(10, Duration::from_secs(1), Arc::new(Generations::default()));
         let fallback = FallbackStore::new(store(), NonZeroU64::MIN);
-        Arc::new(Engine::new(policies, prefilter, Store::Memory(store()), fallback, Clock::system()))
+        Engine::new(policies, prefilter, Store::Memory(store()), fallback, Clock::system())
     }
 
     fn check(policy: &str) -> Check {

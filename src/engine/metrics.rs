@@ -2,7 +2,7 @@
 
 #![expect(clippy::cast_precision_loss, reason = "sizes, ages and offsets in us are far below 2^53")]
 
-use super::Engine;
+use super::{Comparison, Engine};
 use crate::store::{MemoryStore, ShardReading};
 use crate::telemetry::instrument::MICROS;
 use crate::telemetry::metrics::{Labels, Metrics, single};
@@ -18,6 +18,7 @@ impl Engine {
             ..Metrics::default()
         };
         self.read_checks(&mut metrics);
+        self.read_candidates(&mut metrics);
         self.read_store(&mut metrics);
         self.read_embedded(&mut metrics);
         metrics
@@ -75,6 +76,15 @@ impl Engine {
         metrics.fallback = fallbacks
             .map(|(mode, cause, count)| (vec![("mode", mode.name().into()), ("cause", cause.name().into())], count))
             .collect();
+    }
+
+    fn read_candidates(&self, metrics: &mut Metrics) {
+        for (name, tally) in &*self.candidates() {
+            metrics.candidate_checks.extend(Comparison::ALL.map(|comparison| {
+                let verdict = ("verdict", comparison.name().to_owned());
+                (vec![("policy", name.clone()), verdict], tally.count(comparison))
+            }));
+        }
     }
 
     fn read_store(&self, metrics: &mut Metrics) {

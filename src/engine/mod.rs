@@ -12,7 +12,7 @@
 //! fall_back          on_store_failure   check.rs, fallback.rs
 //! ```
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use tokio::sync::{Semaphore, watch};
@@ -39,6 +39,8 @@ mod batch;
 mod multi_check;
 
 mod refunds;
+
+mod candidates;
 
 mod history;
 
@@ -67,6 +69,7 @@ mod door;
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
 pub use crate::store::{Health, History, Meta, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth};
 pub use answer::{Answer, CheckError};
+pub use candidates::{CandidateTally, Comparison};
 pub use check::Check;
 pub use decision::{Binding, Cause, Decision, Fallback, Reason, Source};
 pub use door::Door;
@@ -77,6 +80,7 @@ pub use refunds::{Refund, RefundResult};
 pub use reload_policies::Changes;
 pub use ticks::TickCounts;
 
+use candidates::Candidates;
 use fallback::FallbackStore;
 use inline::InlinePolicies;
 use observed::Observed;
@@ -91,6 +95,7 @@ pub struct Engine {
     prefilter: Prefilter,
     store: Store,
     fallback: FallbackStore,
+    candidates: Candidates,
     /// Turns to read the history of a log.
     histories: Arc<Semaphore>,
     /// Running multi-key calls. Each has a receiver.
@@ -99,6 +104,8 @@ pub struct Engine {
     /// The last 15 minutes, for operators.
     observed: Mutex<Observed>,
     clock: Clock,
+    /// For tasks that outlive a check.
+    this: Weak<Self>,
 }
 
 impl Engine {
@@ -108,10 +115,11 @@ impl Engine {
         store: Store,
         fallback: FallbackStore,
         clock: Clock,
-    ) -> Self {
+    ) -> Arc<Self> {
         let (running, tally) = (running.into(), Tally::default());
         tally.know(running.policies.by_name.keys().map(String::as_str));
-        let engine = Self {
+        let engine = Arc::new_cyclic(|this| Self {
+            candidates: Candidates::new(&store, &prefilter),
             running: ArcSwap::from_pointee(running),
             inline: InlinePolicies::default(),
             fingerprinter: Fingerprinter::default(),
@@ -123,7 +131,8 @@ impl Engine {
             tally,
             observed: Mutex::default(),
             clock,
-        };
+            this: this.clone(),
+        });
         engine.divide_stores();
         engine
     }
@@ -169,5 +178,6 @@ impl Engine {
         self.store.sweep();
         self.prefilter.sweep(self.clock.now());
         self.fallback.memory.sweep();
+        self.candidates.sweep(self.clock.now());
     }
 }

@@ -144,7 +144,9 @@ impl Call {
     /// Turns the decisions on the parts into one decision per check.
     fn answer_each(&self, decisions: &[Decision], since: Micros) -> MultiCheck {
         let mut answers = Vec::new();
+        let denied = decisions.iter().filter(|decision| !decision.allowed).count();
         for (part, decision) in self.parts.iter().zip(decisions) {
+            self.engine.compare_part(&part.resolved, decision, denied == usize::from(!decision.allowed));
             let own: Vec<Answer> = part.places.iter().map(|place| Ok(part.decision_for(place, decision))).collect();
             self.engine.note_answers(&part.resolved, &own, since);
             answers.extend(part.places.iter().map(|place| place.number).zip(own.into_iter().flatten()));

@@ -76,9 +76,11 @@ impl Engine {
     ) -> Result<RefundResult, CheckError> {
         let resolved = self.resolve_counted(policy, key, door)?;
         let (Resolved { subject, .. }, since) = (&resolved, self.clock.now());
+        let is_reset = work == Work::Reset;
         let mut result = self.refund_within(subject, work, subject.policy.timeout).await;
         match &mut result {
-            Ok(RefundResult { decision, .. }) => {
+            Ok(RefundResult { decision, refunded }) => {
+                self.refund_candidate(subject, (!is_reset).then_some(*refunded));
                 if let Some(listed) = resolved.decide_by_list(0) {
                     *decision = listed;
                 }

@@ -42,6 +42,7 @@ impl Engine {
             embedded.set_policies(names());
         }
         self.fallback.memory.set_policies(names());
+        self.candidates.follow(&policies);
     }
 }
 

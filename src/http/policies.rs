@@ -73,6 +73,11 @@ fn write_policy(object: &mut Object<'_>, policy: &Policy) {
     write_counts(object, "deny", lists.map(|lists| lists.deny.counts()));
     write_counts(object, "allow", lists.map(|lists| lists.allow.counts()));
     write_counts(object, "overrides", lists.map(|lists| lists.overrides.counts()));
+    if let Some(candidate) = &policy.options.candidate {
+        object.object("candidate", |object| {
+            object.list("quotas", candidate.quotas.iter(), |quota, object| write_quota(object, quota));
+        });
+    }
 }
 
 pub(super) fn write_quota(object: &mut Object<'_>, quota: &Quota) {

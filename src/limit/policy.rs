@@ -79,6 +79,8 @@ pub struct Options {
     pub zone: Option<&'static str>,
     /// The policy's lists; absent without entries.
     pub lists: Option<Arc<Lists<Arc<Policy>>>>,
+    /// The policy with other quotas, which decides in the shadow.
+    pub candidate: Option<Arc<Policy>>,
     /// For a policy with the quotas of a request: the name under which its counters are stored.
     pub counters: Option<Box<str>>,
 }

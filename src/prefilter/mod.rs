@@ -94,6 +94,12 @@ impl Prefilter {
         }
     }
 
+    /// An empty pre-filter of at most `max_keys` buckets, for the same store.
+    #[must_use]
+    pub fn apart(&self, max_keys: u64) -> Self {
+        Self::new(max_keys, Duration::from_micros(self.max_denial), self.generations.clone())
+    }
+
     /// Returns the known denial of `cost` at `now`, if any.
     pub fn denial(&self, fingerprint: Fingerprint, policy: &Arc<Policy>, cost: u64, now: Micros) -> Option<Denial> {
         let bucket = self.buckets.get(&fingerprint)?;

@@ -415,6 +415,16 @@ fn validate_warns_of_windows_of_one_tick() {
     assert_eq!([", strict: true", ", tick: 500ms"].map(warned), ["", ""]);
 }
 
+#[test]
+fn validate_warns_of_a_candidate_with_the_quotas_of_its_policy() {
+    let warned = |candidate: &str| {
+        let policy = format!("policies: {{p: {{quotas: [5 per 1s], candidate: {{quotas: [{candidate}]}}}}}}");
+        run(&["validate", file_with(&policy).path().to_str().unwrap()], "").2
+    };
+    let warning = "warning: policy `p`: the candidate has the quotas of the policy, so it changes nothing\n";
+    assert_eq!([warned("5 per 1s"), warned("4 per 1s")], [warning, ""]);
+}
+
 /// Sets every member to a documented value and names existing files.
 #[test]
 fn documented_configuration_is_valid() {

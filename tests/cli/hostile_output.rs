@@ -119,6 +119,8 @@ fn escape_sequences_of_arguments_and_files_are_escaped() {
     std::fs::write(&odd, "policies: {default: {quotas: [5 per 1h]}}").unwrap();
     let odd = odd.to_str().unwrap();
     let faulty = file_with(&format!("policies: {{default: {{quotas: ['5 per 1h{escapes}'], '{escapes}': 1}}}}"));
+    let changed = file_with("policies: {default: {quotas: [5 per 1h], deny: {prefixes: [a]}}}");
+    let changed = changed.path().to_str().unwrap();
     for arguments in [
         &["validate", odd][..],
         &["validate", faulty.path().to_str().unwrap()],
@@ -131,6 +133,11 @@ fn escape_sequences_of_arguments_and_files_are_escaped() {
         &["replay", path, "--log", log, "--json"],
         &["replay", path, "--log", escapes],
         &["replay", path, "--policy", escapes, "--log", log],
+        &["diff", path, odd, "--log", log],
+        &["diff", path, changed, "--log", log],
+        &["diff", path, changed, "--log", log, "--json"],
+        &["diff", path, changed, "--log", log, "--markdown"],
+        &["diff", path, faulty.path().to_str().unwrap(), "--log", log],
         &["replay", path, "--log", log, "--key", escapes],
         &["check", escapes, escapes, "--url", "http://127.0.0.1:1"],
         &["check", "p", "k", "--cost", escapes],

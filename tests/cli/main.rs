@@ -7,6 +7,7 @@
 mod support;
 
 mod commands;
+mod diff;
 mod envoy;
 mod explain;
 mod gates;

@@ -17,6 +17,7 @@ policies:
   two: {quotas: [2 per 1h], timeout: 2s}
   deny: {quotas: [5 per 1h], on_store_failure: deny}
   error: {quotas: [5 per 1h], on_store_failure: error}
+  candidate: {quotas: [5 per 1h], candidate: {quotas: [1 per 1h]}}
 ";
 
 const NAMES: &[(&str, &str, &[&str])] = &[
@@ -36,6 +37,7 @@ const NAMES: &[(&str, &str, &[&str])] = &[
     ("tollgate_prefilter_denials_total", "counter", &[]),
     ("tollgate_prefilter_evictions_total", "counter", &[]),
     ("tollgate_fallback_total", "counter", &["mode", "cause"]),
+    ("tollgate_candidate_checks_total", "counter", &["policy", "verdict"]),
     ("tollgate_shed_total", "counter", &[]),
     ("tollgate_refused_calls_total", "counter", &["reason"]),
     ("tollgate_tls_handshakes_failed_total", "counter", &[]),

@@ -99,7 +99,7 @@ async fn start() -> String {
     let full = Store::Memory(MemoryStore::new(Clock::system(), 0));
     let fallback = FallbackStore::new(MemoryStore::new(Clock::system(), 10), NonZeroU64::new(2).unwrap());
     let prefilter = Prefilter::new(10, Duration::from_secs(1), Arc::new(Generations::default()));
-    let engine = Arc::new(Engine::new(policies, prefilter, full, fallback, Clock::system()));
+    let engine = Engine::new(policies, prefilter, full, fallback, Clock::system());
     let config = built_in(&Overrides::default(), 0).unwrap();
     let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
     let (lifecycle, refusals) = (Lifecycle::default(), Refusals::default());

@@ -42,6 +42,10 @@ pub(super) fn explain(config: &Config, policy: &str, written: &str) -> Result<Va
         "inline": policy.options.inline,
         "quotas": counted.map_or_else(Vec::new, |policy| policy.quotas.iter().map(quota).collect()),
         "redis": counted.map(|policy| redis(config, policy, &key)),
+        "candidate": counted.and_then(|policy| policy.options.candidate.as_ref()).map(|candidate| json!({
+            "quotas": candidate.quotas.iter().map(quota).collect::<Vec<_>>(),
+            "redis": redis(config, candidate, &key),
+        })),
     }))
 }
 
@@ -98,17 +102,20 @@ pub(super) fn text(told: &Value) -> Vec<(&'static str, String)> {
     let shadow = if told["shadow"] == true { ", but a denial is only noted (shadow)" } else { "" };
     lines.push(("answer", word(&told["answer"]) + shadow));
     let array = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    lines.extend(
-        array(&told["quotas"])
-            .iter()
-            .map(|quota| ("quota", format!("{}: {}", word(&quota["name"]), word(&quota["says"])))),
-    );
+    let quotas = |quotas: &Value, suffix: &str| {
+        let text = |quota: &Value| ("quota", format!("{}: {}{suffix}", word(&quota["name"]), word(&quota["says"])));
+        array(quotas).iter().map(text).collect::<Vec<_>>()
+    };
+    lines.extend(quotas(&told["quotas"], ""));
     let redis = &told["redis"];
     if redis.is_object() {
         let used = if redis["used"] == true { "" } else { ", were it not for the embedded store" };
         lines.push(("slot", format!("{}{used}", redis["slot"])));
         lines.extend(array(&redis["keys"]).iter().map(|key| ("redis", word(key))));
     }
+    let (candidate, suffix) = (&told["candidate"], " (candidate)");
+    lines.extend(quotas(&candidate["quotas"], suffix));
+    lines.extend(array(&candidate["redis"]["keys"]).iter().map(|key| ("redis", word(key) + suffix)));
     lines
 }
 

@@ -1,43 +1,23 @@
 //! The report of a replay: text for people, or JSON.
 
-use std::fmt::Write;
-
 use serde_json::{Value, json};
 
-use super::instant::text as instant;
 use super::policy_replay::Result;
-use super::reader::Format;
-use super::run::{Counts, Outcome};
-use super::tally::Minute;
+use crate::cli::offline::{Minute, Summary, instant, percent, push, share, units};
 use crate::cli::shown;
 use crate::config::visible;
 use crate::limit::drain::Over;
 
 /// The report as one JSON document, with a line end.
-pub(super) fn json(outcome: &Outcome) -> String {
-    let Counts { lines, requests, unreadable, without_key, out_of_order, .. } = outcome.counts;
-    let log = |(name, format): &(String, Option<Format>)| json!({"name": name, "format": format.map(Format::name)});
-    let minute = |minute: &Minute| json!({"minute": instant(minute.start), "checks": minute.checks});
-    let report = json!({
-        "logs": outcome.logs.iter().map(log).collect::<Vec<_>>(),
-        "over": outcome.over.name(),
-        "lines": lines,
-        "requests": requests,
-        "unreadable": unreadable,
-        "unreadable_lines": outcome.unreadable,
-        "without_key": without_key,
-        "out_of_order": out_of_order,
-        "from": outcome.span.map(|(first, _)| instant(first)),
-        "to": outcome.span.map(|(_, last)| instant(last)),
-        "peak_minutes": outcome.peaks.iter().map(minute).collect::<Vec<_>>(),
-        "policies": outcome.policies.iter().map(policy).collect::<Vec<_>>(),
-    });
-    shown::json(&format!("{report:#}\n"))
+pub(super) fn json(summary: &Summary, results: &[Result]) -> String {
+    let mut report = summary.json();
+    report.insert("policies".to_owned(), results.iter().map(policy).collect());
+    shown::json(&format!("{:#}\n", Value::Object(report)))
 }
 
 fn policy(result: &Result) -> Value {
     let counts = &result.counts;
-    let keys = result.keys.iter();
+    let keys = result.keys.top.iter();
     let peaks = result.peaks.iter();
     json!({
         "policy": result.policy.name,
@@ -50,33 +30,24 @@ fn policy(result: &Result) -> Value {
         "refused_keys": counts.refused,
         "undecided": counts.undecided,
         "top_denied_keys": keys
-            .map(|(key, denials)| json!({"key": key, "denied": denials.denied, "cost": denials.cost}))
+            .map(|(key, denials)| json!({"key": key, "denied": denials.checks, "cost": denials.cost}))
             .collect::<Vec<_>>(),
-        "top_denied_keys_approximate": result.keys_approximate,
+        "top_denied_keys_approximate": result.keys.approximate,
         "peak_minutes": peaks
-            .map(|minute| json!({"minute": instant(minute.start), "checks": minute.checks, "denied": minute.denied}))
+            .map(|minute| json!({"minute": instant(minute.start), "checks": minute.checks, "denied": minute.marked}))
             .collect::<Vec<_>>(),
     })
 }
 
 /// The report as text; every line ends with a line end.
-pub(super) fn text(outcome: &Outcome) -> String {
-    let Counts { lines, requests, unreadable, without_key, out_of_order, .. } = outcome.counts;
-    let mut text = String::new();
-    for (name, format) in &outcome.logs {
-        push(&mut text, format_args!("{}: {}", visible(name), format.map_or("empty", Format::name)));
-    }
-    let counts = format!("{lines} lines, {requests} requests, {unreadable} unreadable, {without_key} without a key");
-    push(&mut text, format_args!("{counts}, {out_of_order} out of order"));
-    if let Some((first, last)) = outcome.span {
-        push(&mut text, format_args!("from {} to {}", instant(first), instant(last)));
-    }
+pub(super) fn text(summary: &Summary, results: &[Result]) -> String {
+    let mut text = summary.text();
     push(&mut text, format_args!(""));
-    table(&mut text, &outcome.policies, outcome.over);
-    for Minute { start, checks, .. } in outcome.peaks.iter().take(1) {
+    table(&mut text, results, summary.over);
+    for Minute { start, checks, .. } in summary.peaks.iter().take(1) {
         push(&mut text, format_args!("\npeak minute of the log: {} with {checks} requests", instant(*start)));
     }
-    outcome.policies.iter().for_each(|result| details(&mut text, result));
+    results.iter().for_each(|result| details(&mut text, result));
     text
 }
 
@@ -108,35 +79,17 @@ fn details(text: &mut String, result: &Result) {
     if counts.undecided > 0 {
         push(text, format_args!("\n{name}: {} not decided: more live keys than a store holds", counts.undecided));
     }
-    if !result.keys.is_empty() {
-        let least = if result.keys_approximate { " (at least)" } else { "" };
+    if !result.keys.top.is_empty() {
+        let least = if result.keys.approximate { " (at least)" } else { "" };
         push(text, format_args!("\n{name}: keys denied most{least}"));
     }
-    for (key, denials) in &result.keys {
-        push(text, format_args!("  {:>10}  {}", denials.denied, visible(key)));
+    for (key, denials) in &result.keys.top {
+        push(text, format_args!("  {:>10}  {}", denials.checks, visible(key)));
     }
     if !result.peaks.is_empty() {
         push(text, format_args!("\n{name}: minutes denied most"));
     }
-    for Minute { start, checks, denied } in &result.peaks {
-        push(text, format_args!("  {denied:>10}  of {checks} at {}", instant(*start)));
+    for Minute { start, checks, marked } in &result.peaks {
+        push(text, format_args!("  {marked:>10}  of {checks} at {}", instant(*start)));
     }
-}
-
-fn push(text: &mut String, line: std::fmt::Arguments<'_>) {
-    // Writing to a String cannot fail.
-    let _ = writeln!(text, "{line}");
-}
-
-/// `part` / `whole`, 0 to 1, to six decimals.
-fn share(part: u128, whole: u128) -> f64 {
-    if whole == 0 { 0.0 } else { (part as f64 / whole as f64 * 1e6).round() / 1e6 }
-}
-
-fn percent(part: u128, whole: u128) -> String {
-    format!("{:.2} %", share(part, whole) * 100.0)
-}
-
-fn units(sum: u128) -> u64 {
-    u64::try_from(sum).unwrap_or(u64::MAX)
 }

@@ -77,6 +77,8 @@ metrics! {
         /// Checks that were answered without the store, by the policy's way to do so and by what
         /// kept the store from it.
         pub fallback: Family<u64> = "tollgate_fallback",
+        /// Checks that a candidate decided beside its policy, by the comparison of both.
+        pub candidate_checks: Family<u64> = "tollgate_candidate_checks",
         /// Calls that were refused with 503 to bound the node's memory: too many calls in flight,
         /// bytes of bodies, heavy calls or unread answers.
         pub shed: Family<u64> = "tollgate_shed",

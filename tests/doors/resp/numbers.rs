@@ -30,7 +30,7 @@ fn client(time: &Arc<AtomicU64>) -> (BufReader<DuplexStream>, watch::Sender<()>)
     let store = || MemoryStore::new(clock.clone(), 1000);
     let prefilter = Prefilter::new(1000, Duration::from_secs(60), Arc::new(Generations::default()));
     let fallback = FallbackStore::new(store(), NonZeroU64::MIN);
-    let engine = Arc::new(Engine::new(&config, prefilter, Store::Memory(store()), fallback, clock.clone()));
+    let engine = Engine::new(&config, prefilter, Store::Memory(store()), fallback, clock.clone());
     let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
     let (lifecycle, load) = (Lifecycle::default(), Load::default());
     let node = Node {

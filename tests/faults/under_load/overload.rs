@@ -110,8 +110,7 @@ async fn start(load_cap: Load) -> String {
     let memory = || MemoryStore::new(Clock::system(), 1000);
     let prefilter = Prefilter::new(10, std::time::Duration::from_secs(1), Arc::new(Generations::default()));
     let fallback = FallbackStore::new(memory(), config.expected_nodes);
-    let engine =
-        Arc::new(Engine::new(config.policies.clone(), prefilter, Store::Memory(memory()), fallback, Clock::system()));
+    let engine = Engine::new(config.policies.clone(), prefilter, Store::Memory(memory()), fallback, Clock::system());
     let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
     let (lifecycle, refusals) = (Lifecycle::default(), Refusals::default());
     let node = Node {

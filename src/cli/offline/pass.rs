@@ -1,19 +1,16 @@
-//! Reads the logs from start to end and checks each request with each policy.
+//! Reads the logs from start to end.
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
-use super::Failure;
 use super::lines::Lines;
-use super::policy_replay::{self, PolicyReplay};
 use super::progress::Progress;
-use super::reader::{Format, LogOptions, Reader};
-use super::tally::{MINUTE, Minute, Peaks};
+use super::reader::{Format, Reader};
+use super::summary::{Counts, Summary};
+use super::tally::{MINUTE, Peaks};
+use super::{Failure, LogArgs};
 use crate::config::{is_standard_input, origin};
-use crate::limit::drain::Over;
-use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 
 /// Unreadable lines whose reason is shown.
@@ -22,90 +19,44 @@ const SHOWN: usize = 5;
 /// A server that logs a request at its end never writes a line this late: us.
 const FAR: Micros = 5 * MINUTE;
 
-/// The result of a replay.
-pub(super) struct Outcome {
-    /// Each log with its format, none if it is empty.
-    pub(super) logs: Vec<(String, Option<Format>)>,
-    pub(super) counts: Counts,
-    /// `access.log:17: why`, for the first few unreadable lines.
-    pub(super) unreadable: Vec<String>,
-    /// The instants of the first and the last request, us.
-    pub(super) span: Option<(Micros, Micros)>,
-    pub(super) peaks: Vec<Minute>,
-    pub(super) policies: Vec<policy_replay::Result>,
-    /// How the requests were charged.
-    pub(super) over: Over,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Counts {
-    /// All lines except blank ones.
-    pub(super) lines: u64,
-    /// Lines that contain a request.
-    pub(super) requests: u64,
-    pub(super) unreadable: u64,
-    pub(super) without_key: u64,
-    /// Lines older than their predecessors.
-    pub(super) out_of_order: u64,
-    /// Lines older by more than [`FAR`].
-    pub(super) far_back: u64,
-}
-
-impl Outcome {
-    /// A warning if the order of the logs makes the result wrong.
-    pub(super) fn warning(&self) -> Option<String> {
-        let Counts { requests, far_back, .. } = self.counts;
-        // Up to a hundredth may come from a clock that was set back.
-        (far_back > requests / 100).then(|| {
-            format!(
-                "{far_back} of {requests} requests are from more than 5 minutes before their predecessors, so this is \
-                 not what would have been: give the logs in the order of their time, the oldest first"
-            )
-        })
-    }
-}
-
-struct Replay<'a> {
-    options: &'a LogOptions,
+/// One pass over the logs.
+struct Pass<'a> {
+    options: &'a LogArgs,
     counts: Counts,
     unreadable: Vec<String>,
     span: Option<(Micros, Micros)>,
     peaks: Peaks,
-    replays: Vec<PolicyReplay>,
+    /// Called with the instant, the key and the cost of each request. The instants never decrease.
+    check: &'a mut dyn FnMut(Micros, &str, u64),
 }
 
-/// Replays `logs`, in this order, through each of the policies.
+/// Reads the logs in their order, and calls `check` with the instant, the key and the cost of each
+/// request.
 ///
 /// # Errors
 /// When a log is unreadable, or has lines but no readable one.
-pub(super) fn replay(
-    policies: &[Arc<Policy>],
-    logs: &[PathBuf],
-    options: &LogOptions,
-    (top, over): (usize, Over),
-) -> Result<Outcome, Failure> {
-    let mut replay = Replay {
+pub(in crate::cli) fn read(options: &LogArgs, check: &mut dyn FnMut(Micros, &str, u64)) -> Result<Summary, Failure> {
+    let mut pass = Pass {
         options,
         counts: Counts::default(),
         unreadable: Vec::new(),
         span: None,
-        peaks: Peaks::new(|minute| minute.checks, top),
-        replays: policies.iter().map(|policy| PolicyReplay::new(policy.clone(), top, over)).collect(),
+        peaks: Peaks::new(|minute| minute.checks, options.top()),
+        check,
     };
-    let opened: Vec<_> = logs.iter().map(|log| open(log)).collect::<Result<_, _>>()?;
+    let opened: Vec<_> = options.logs.iter().map(|log| open(log)).collect::<Result<_, _>>()?;
     let progress = Progress::new(opened.iter().map(|(_, _, bytes)| *bytes).sum());
-    let mut formats = Vec::new();
+    let mut logs = Vec::new();
     for (name, input, _) in opened {
-        let format = replay.log(&name, input, &progress)?;
-        formats.push((name, format));
+        let format = pass.log(&name, input, &progress)?;
+        logs.push((name, format));
     }
     progress.end();
-    let Replay { counts, unreadable, span, peaks, replays, .. } = replay;
-    let policies = replays.into_iter().map(|replay| replay.end(top)).collect();
-    Ok(Outcome { logs: formats, counts, unreadable, span, peaks: peaks.top(), policies, over })
+    let Pass { counts, unreadable, span, peaks, .. } = pass;
+    Ok(Summary { logs, counts, unreadable, span, peaks: peaks.top(), over: options.over() })
 }
 
-impl Replay<'_> {
+impl Pass<'_> {
     /// Reads one log and returns its format.
     fn log(&mut self, name: &str, input: Box<dyn Read>, progress: &Progress) -> Result<Option<Format>, Failure> {
         let (before, told) = (self.counts, std::mem::take(&mut self.unreadable));
@@ -174,7 +125,7 @@ impl Replay<'_> {
         let now = time.max(latest);
         self.span = Some((first, now));
         self.peaks.add(now, false);
-        self.replays.iter_mut().for_each(|replay| replay.check(now, key, cost));
+        (self.check)(now, key, cost);
     }
 
     fn refuse(&mut self, name: &str, number: u64, reason: &str) {

@@ -2,16 +2,16 @@
 
 use std::borrow::Cow;
 
-use super::Failure;
 use super::access_log::{AccessLog, Field};
 use super::entry::{Cost, Entry};
 use super::json::Members;
+use super::{Failure, LogArgs};
 use crate::limit::key::check_length;
 use crate::limit::quota::MAX_UNITS;
 
 /// How a log is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Format {
+pub(in crate::cli) enum Format {
     /// client ident user [time] "request" status bytes
     Common,
     /// The same, "referer" "user-agent"
@@ -21,7 +21,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    pub(super) fn name(self) -> &'static str {
+    pub(in crate::cli) fn name(self) -> &'static str {
         match self {
             Self::Common => "common",
             Self::Combined => "combined",
@@ -39,14 +39,6 @@ impl Format {
     }
 }
 
-/// Options of the command line for all logs.
-#[derive(Debug, Clone, Default)]
-pub(super) struct LogOptions {
-    pub(super) format: Option<Format>,
-    pub(super) key: Option<String>,
-    pub(super) cost: Option<String>,
-}
-
 /// Reads the lines of one log.
 pub(super) enum Reader {
     AccessLog(AccessLog),
@@ -58,7 +50,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the format has no such field.
-    pub(super) fn new(format: Format, options: &LogOptions) -> Result<Self, Failure> {
+    pub(super) fn new(format: Format, options: &LogArgs) -> Result<Self, Failure> {
         let cost = options.cost.as_deref().map(cost).transpose()?;
         match format {
             Format::Json => {

@@ -49,7 +49,7 @@ pub(super) fn rfc3339(text: &str) -> Option<i64> {
 }
 
 /// The instant in UTC, by RFC 3339.
-pub(super) fn text(at: Micros) -> String {
+pub(in crate::cli) fn text(at: Micros) -> String {
     let since = SignedDuration::from_micros(i64::try_from(at).unwrap_or(i64::MAX));
     format!("{}Z", EPOCH.saturating_add(since))
 }

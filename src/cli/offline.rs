@@ -1,0 +1,113 @@
+//! Logs of requests, and their decisions by a policy, offline.
+//!
+//! Each policy has its own embedded store, whose clock is the log's. Time never goes back. Servers
+//! that log a request at its end write lines out of order. A line older than its predecessor is
+//! decided at the latest instant so far.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::is_standard_input;
+use crate::limit::drain::Over;
+
+mod access_log;
+
+mod client;
+
+mod entry;
+
+mod instant;
+
+mod json;
+
+mod lines;
+
+mod progress;
+
+mod reader;
+
+mod pass;
+
+mod summary;
+
+mod decider;
+
+mod tally;
+
+pub(super) use decider::{Decider, Outcome};
+pub(super) use instant::text as instant;
+pub(super) use pass::read;
+pub(super) use summary::{Summary, percent, push, share, units};
+pub(super) use tally::{Keys, Minute, Peaks, TopKeys};
+
+use reader::Format;
+
+/// The help on logs for commands that read them.
+pub(super) const LOGS_HELP: &str = "\
+Logs: the common and combined formats of web servers, also with the server before the client (vhost_combined: one with a
+port, or before an address) or with the addresses of X-Forwarded-For, of which the first is the client; and JSON lines such
+as
+  {\"time\": \"2026-11-21T10:41:53.312Z\", \"key\": \"203.0.113.7\", \"cost\": 1}
+where `time` is RFC 3339 or a number since 1970: below 10^11 seconds, below 10^14 milliseconds, else microseconds.
+`cost` is 1 if left out, and what else is there does not matter. An address counts without its port, its brackets and its
+zone. Time never goes back: a line from before its
+predecessor is decided at the instant of the latest so far. Give several logs in the order of their time.
+";
+
+/// The logs and how to read them.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct LogArgs {
+    /// A log; `-` is standard input.
+    #[arg(long = "log", value_name = "LOG", required = true)]
+    logs: Vec<PathBuf>,
+    /// How the logs are written; by the first line of each if left out.
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    format: Option<Format>,
+    /// The field with the key: of an access log `client` (if left out), `user`, `method`, `path`
+    /// (without its query), `status`, `referer` or `user-agent`; of JSON lines the name of a
+    /// member, `key` if left out.
+    #[arg(long, value_name = "FIELD")]
+    key: Option<String>,
+    /// The cost of a request: a number, of an access log also `bytes`, of JSON lines the name of a
+    /// member; 1 if left out or not there.
+    #[arg(long, value_name = "N|FIELD")]
+    cost: Option<String>,
+    /// Charge each request as far as it fits, as checks with `"over": "drain"` do.
+    #[arg(long)]
+    drain: bool,
+    /// How many keys and minutes to show.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=10_000))]
+    top: u16,
+}
+
+/// The reason why there is no report.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// An invalid request of the user.
+    Usage(String),
+    /// An error in the log.
+    Log(String),
+}
+
+impl LogArgs {
+    /// How the requests are charged.
+    pub(super) fn over(&self) -> Over {
+        if self.drain { Over::Drain } else { Over::Deny }
+    }
+
+    /// The number of keys and minutes in a report.
+    pub(super) fn top(&self) -> usize {
+        self.top.into()
+    }
+
+    /// Rejects two readers of standard input: the second one would find nothing.
+    ///
+    /// # Errors
+    /// When `files` and the logs name standard input twice.
+    pub(super) fn one_reader(&self, files: &[&Path]) -> Result<(), Failure> {
+        let paths = self.logs.iter().map(PathBuf::as_path).chain(files.iter().copied());
+        match paths.filter(|path| is_standard_input(path)).count() {
+            0 | 1 => Ok(()),
+            _ => Err(Failure::Usage("only one of the configuration and the logs can be standard input".to_owned())),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! A summary of the logs, and the terms of reports about them.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+
+use super::instant::text as instant;
+use super::reader::Format;
+use super::tally::Minute;
+use crate::config::visible;
+use crate::limit::drain::Over;
+use crate::limit::time::Micros;
+
+/// The logs as a whole.
+pub(in crate::cli) struct Summary {
+    /// Each log with its format, none if it is empty.
+    pub(super) logs: Vec<(String, Option<Format>)>,
+    pub(super) counts: Counts,
+    /// `access.log:17: why`, for the first few unreadable lines.
+    pub(in crate::cli) unreadable: Vec<String>,
+    /// The instants of the first and the last request, us.
+    pub(in crate::cli) span: Option<(Micros, Micros)>,
+    /// The minutes with the most requests.
+    pub(in crate::cli) peaks: Vec<Minute>,
+    /// How the requests were charged.
+    pub(in crate::cli) over: Over,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    /// All lines except blank ones.
+    pub(super) lines: u64,
+    /// Lines that contain a request.
+    pub(super) requests: u64,
+    pub(super) unreadable: u64,
+    pub(super) without_key: u64,
+    /// Lines older than their predecessors.
+    pub(super) out_of_order: u64,
+    /// Lines much older than their predecessors.
+    pub(super) far_back: u64,
+}
+
+impl Summary {
+    /// Unreadable lines, and a warning if the order of the logs makes the result wrong.
+    pub(in crate::cli) fn complaints(&self) -> impl Iterator<Item = String> {
+        let Counts { requests, far_back, .. } = self.counts;
+        // Up to a hundredth may come from a clock that was set back.
+        let warning = (far_back > requests / 100).then(|| {
+            format!(
+                "{far_back} of {requests} requests are from more than 5 minutes before their predecessors, so this is \
+                 not what would have been: give the logs in the order of their time, the oldest first"
+            )
+        });
+        self.unreadable.iter().cloned().chain(warning)
+    }
+
+    /// The members of a JSON report.
+    pub(in crate::cli) fn json(&self) -> Map<String, Value> {
+        let Counts { lines, requests, unreadable, without_key, out_of_order, .. } = self.counts;
+        let log = |(name, format): &(String, Option<Format>)| json!({"name": name, "format": format.map(Format::name)});
+        let minute = |minute: &Minute| json!({"minute": instant(minute.start), "checks": minute.checks});
+        let members = [
+            ("logs", json!(self.logs.iter().map(log).collect::<Vec<_>>())),
+            ("over", json!(self.over.name())),
+            ("lines", json!(lines)),
+            ("requests", json!(requests)),
+            ("unreadable", json!(unreadable)),
+            ("unreadable_lines", json!(self.unreadable)),
+            ("without_key", json!(without_key)),
+            ("out_of_order", json!(out_of_order)),
+            ("from", json!(self.span.map(|(first, _)| instant(first)))),
+            ("to", json!(self.span.map(|(_, last)| instant(last)))),
+            ("peak_minutes", json!(self.peaks.iter().map(minute).collect::<Vec<_>>())),
+        ];
+        members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    /// The first lines of a report for people.
+    pub(in crate::cli) fn text(&self) -> String {
+        let mut text = String::new();
+        for (name, format) in &self.logs {
+            push(&mut text, format_args!("{}: {}", visible(name), format.map_or("empty", Format::name)));
+        }
+        push(&mut text, format_args!("{}", self.counted()));
+        if let Some((first, last)) = self.span {
+            push(&mut text, format_args!("from {} to {}", instant(first), instant(last)));
+        }
+        text
+    }
+
+    /// The counts of lines, for people.
+    pub(in crate::cli) fn counted(&self) -> String {
+        let Counts { lines, requests, unreadable, without_key, out_of_order, .. } = self.counts;
+        format!(
+            "{lines} lines, {requests} requests, {unreadable} unreadable, {without_key} without a key, \
+             {out_of_order} out of order"
+        )
+    }
+}
+
+/// Appends a line.
+pub(in crate::cli) fn push(text: &mut String, line: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "{line}");
+}
+
+/// `part` / `whole`, 0 to 1, to six decimals.
+pub(in crate::cli) fn share(part: u128, whole: u128) -> f64 {
+    if whole == 0 { 0.0 } else { (part as f64 / whole as f64 * 1e6).round() / 1e6 }
+}
+
+pub(in crate::cli) fn percent(part: u128, whole: u128) -> String {
+    format!("{:.2} %", share(part, whole) * 100.0)
+}
+
+/// The sum as a number of JSON.
+pub(in crate::cli) fn units(sum: u128) -> u64 {
+    u64::try_from(sum).unwrap_or(u64::MAX)
+}
