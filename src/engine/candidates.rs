@@ -20,6 +20,7 @@ use super::{Answer, Decision, Engine, Reason, Source};
 use crate::config::Policies;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
+use crate::live::snapshot::CandidateState;
 use crate::prefilter::{Prefilter, Question};
 use crate::store::{Done, MemoryStore, Store, StoreError, Subject, Taken, Work};
 use crate::telemetry::instrument::Count;
@@ -82,6 +83,19 @@ impl CandidateTally {
     /// The number of checks with this result.
     pub fn count(&self, comparison: Comparison) -> u64 {
         self.counts[comparison as usize].total()
+    }
+
+    /// The state for operators.
+    pub fn state(&self, policy: &str) -> CandidateState {
+        let [agreed, newly_denied, newly_allowed] =
+            [Comparison::Agreed, Comparison::NewlyDenied, Comparison::NewlyAllowed].map(|result| self.count(result));
+        CandidateState {
+            policy: policy.to_owned(),
+            quotas: self.candidate.quotas.iter().map(ToString::to_string).collect(),
+            newly_denied,
+            newly_allowed,
+            checks: agreed + newly_denied + newly_allowed,
+        }
     }
 
     fn add(&self, comparison: Comparison, checks: usize) {

@@ -14,6 +14,9 @@ use crate::live::snapshot::{ServerState, ShardState, Snapshot, StoreState};
 use crate::live::space_saving::SpaceSaving;
 use crate::live::top::{Denials, TopKeys};
 
+/// Candidates in a snapshot. Configurations may have thousands.
+const CANDIDATES: usize = 100;
+
 /// The last 15 minutes.
 #[derive(Debug, Default)]
 pub struct Observed {
@@ -146,6 +149,7 @@ impl Engine {
             denials: observed.top.of(1, now / MICROS_PER_SECOND),
             store,
             recent: observed.recent.iter().rev().cloned().collect(),
+            candidates: self.candidates().iter().take(CANDIDATES).map(|(policy, tally)| tally.state(policy)).collect(),
         }
     }
 

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::support::events::Events;
 use crate::support::redis::Server;
 use crate::support::stores::{ask, on_memory_and_redis};
 use crate::support::{Node, TOLLGATE, file_with, http, node_with, unique, wait_until};
@@ -257,6 +258,20 @@ fn policies_show_candidates() {
         assert_eq!(of("stricter")["candidate"], json!({"quotas": [quota]}));
         assert_eq!(of("plain").get("candidate"), None);
     });
+}
+
+#[test]
+fn live_view_has_the_counts_of_candidates() {
+    let node =
+        node_with("policies: {p: {quotas: [2 per 1h], candidate: {quotas: [1 per 1h]}}, q: {quotas: [1 per 1h]}}");
+    for _ in 0..3 {
+        ask(&node, &json!({"policy": "p", "key": "k"}));
+    }
+    let snapshot = Events::open(&node.address, "", None).next().unwrap();
+    let counts = json!({"policy": "p", "quotas": ["1 per 1h"], "newly_denied": 1, "newly_allowed": 0, "checks": 3});
+    assert_eq!(snapshot["candidates"], json!([counts]));
+    let without = node_with("policies: {q: {quotas: [1 per 1h]}}");
+    assert_eq!(Events::open(&without.address, "", None).next().unwrap().get("candidates"), None);
 }
 
 #[test]
