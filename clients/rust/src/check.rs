@@ -1,0 +1,240 @@
+use serde::Serialize;
+
+use crate::ids::hexadecimal;
+use crate::traceparent;
+
+/// How a check charges a cost that does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Over {
+    /// Charges nothing. This is the default.
+    Deny,
+    /// Charges as much as fits, for usage that is known only afterwards.
+    Drain,
+}
+
+/// Asks whether a key may spend a cost under a policy.
+///
+/// ```
+/// # use tollgate_client::Check;
+/// let check = Check::new("user-42").policy("sms").cost(3);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) policy: Option<String>,
+    pub(crate) key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cost: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meta: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    quotas: Vec<QuotaSpec>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    over: Option<Over>,
+    #[serde(skip)]
+    pub(crate) traceparent: Option<String>,
+}
+
+impl Check {
+    /// A check of 1 unit under the policy `default`. A key has 1 to 1024 bytes.
+    pub fn new(key: impl Into<String>) -> Self {
+        Self {
+            policy: None,
+            key: key.into(),
+            cost: None,
+            meta: None,
+            id: None,
+            quotas: Vec::new(),
+            over: None,
+            traceparent: None,
+        }
+    }
+
+    /// A configured policy; the default is `default`.
+    #[must_use]
+    pub fn policy(mut self, policy: impl Into<String>) -> Self {
+        self.policy = Some(policy.into());
+        self
+    }
+
+    /// Units to charge, up to 10^15. The default is 1. Cost 0 looks and charges nothing.
+    #[must_use]
+    pub fn cost(mut self, units: u64) -> Self {
+        self.cost = Some(units);
+        self
+    }
+
+    /// The cause of the charge, up to 256 bytes. Policies with a sliding log keep it.
+    #[must_use]
+    pub fn meta(mut self, cause: impl Into<String>) -> Self {
+        self.meta = Some(cause.into());
+        self
+    }
+
+    /// An id of up to 64 bytes, which makes a repetition safe. By default the client sets a random
+    /// one.
+    #[must_use]
+    pub fn id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// Quotas in place of those of the policy, which must have `inline: true`.
+    #[must_use]
+    pub fn quotas(mut self, quotas: impl IntoIterator<Item = QuotaSpec>) -> Self {
+        self.quotas = quotas.into_iter().collect();
+        self
+    }
+
+    /// How to charge a cost that does not fit.
+    #[must_use]
+    pub fn over(mut self, over: Over) -> Self {
+        self.over = Some(over);
+        self
+    }
+
+    /// The W3C trace context of the caller, of 55 characters in lower case. The client drops any
+    /// other text.
+    #[must_use]
+    pub fn traceparent(mut self, traceparent: &str) -> Self {
+        self.traceparent = traceparent::is_valid(traceparent).then(|| traceparent.to_owned());
+        self
+    }
+
+    /// Whether the check may change a counter.
+    pub(crate) fn charges(&self) -> bool {
+        self.cost != Some(0)
+    }
+
+    /// Whether a second call cannot charge twice.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        self.id.is_some() || !self.charges()
+    }
+
+    /// The most bytes that the check has in JSON.
+    pub(crate) fn bytes(&self) -> usize {
+        const MEMBERS: usize = 128;
+        const ESCAPED: usize = 6;
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let texts = text(&self.policy) + self.key.len() + text(&self.meta) + text(&self.id);
+        let quotas: usize = self.quotas.iter().map(|quota| MEMBERS + ESCAPED * quota.bytes()).sum();
+        MEMBERS + ESCAPED * texts + quotas
+    }
+}
+
+/// A quota that a check brings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QuotaSpec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    per: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    burst: Option<u64>,
+}
+
+impl QuotaSpec {
+    /// At most `limit` units in any window, such as `1h`.
+    pub fn limit(limit: u64, per: impl Into<String>) -> Self {
+        Self { name: None, limit: Some(limit), per: Some(per.into()), rate: None, burst: None }
+    }
+
+    /// A token bucket, filled at a rate such as `10 per 1s`.
+    pub fn rate(rate: impl Into<String>, burst: u64) -> Self {
+        Self { name: None, limit: None, per: None, rate: Some(rate.into()), burst: Some(burst) }
+    }
+
+    /// The name of the quota in decisions. The default is its window.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    fn bytes(&self) -> usize {
+        [&self.name, &self.per, &self.rate].into_iter().flatten().map(String::len).sum()
+    }
+}
+
+/// Gives units back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Refund {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<String>,
+    key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+}
+
+impl Refund {
+    /// Gives back the charge of the check with this id, once.
+    pub fn by_id(key: impl Into<String>, id: impl Into<String>) -> Self {
+        Self { policy: None, key: key.into(), cost: None, id: Some(id.into()) }
+    }
+
+    /// Gives back up to `units`, from the oldest charge that counts.
+    pub fn by_cost(key: impl Into<String>, units: u64) -> Self {
+        Self { policy: None, key: key.into(), cost: Some(units), id: None }
+    }
+
+    /// The policy of the check; the default is `default`.
+    #[must_use]
+    pub fn policy(mut self, policy: impl Into<String>) -> Self {
+        self.policy = Some(policy.into());
+        self
+    }
+}
+
+const MAX_KEY: usize = 1024;
+
+/// Returns the key as text, or `sha256:` and its hash if a node would not accept it.
+///
+/// Use it for keys of callers, for example from a header. Else a caller could choose a key that no
+/// node counts.
+pub fn safe_key(key: impl AsRef<[u8]>) -> String {
+    let key = key.as_ref();
+    match std::str::from_utf8(key) {
+        Ok(text) if key.len() <= MAX_KEY => text.to_owned(),
+        _ => format!("sha256:{}", hexadecimal(ring::digest::digest(&ring::digest::SHA256, key).as_ref())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_a_node_rejects_are_hashed() {
+        for key in ["user-7", "", &"k".repeat(1024), "ü"] {
+            assert_eq!(safe_key(key), key);
+        }
+        let long = safe_key("k".repeat(1025));
+        assert!(long.starts_with("sha256:") && long.len() == 7 + 64, "{long}");
+        assert_ne!(safe_key(b"\xff"), safe_key(b"\xfe"));
+        assert_eq!(safe_key(b"\xff"), "sha256:a8100ae6aa1940d0b663bb31cd466142ebbdbd5187131b92d93818987832eb89");
+    }
+
+    #[test]
+    fn bytes_bound_the_length_in_json() {
+        let odd = "\u{1}".repeat(50);
+        let check = Check::new(&*odd)
+            .policy(&*odd)
+            .cost(u64::MAX)
+            .meta(&*odd)
+            .id(&*odd)
+            .quotas(vec![QuotaSpec::limit(u64::MAX, &*odd).name(&*odd), QuotaSpec::rate(&*odd, u64::MAX).name(&*odd)])
+            .over(Over::Drain);
+        let text = serde_json::to_string(&check).unwrap();
+        assert!(text.len() <= check.bytes(), "{} > {}", text.len(), check.bytes());
+    }
+}

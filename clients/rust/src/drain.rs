@@ -1,0 +1,74 @@
+use std::fmt;
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+use tokio::runtime::Handle;
+
+use crate::check::{Check, Over};
+use crate::client::Client;
+use crate::error::Error;
+use crate::layer::Limit;
+
+/// The response to a request, for [`LimitLayer::drain`](crate::LimitLayer::drain).
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Answered {
+    /// Absent if the service ended without a response: it failed, or its caller left.
+    pub status: Option<StatusCode>,
+    /// The header fields of the service.
+    pub headers: HeaderMap,
+    /// The length of the body that was read, in bytes.
+    pub bytes: u64,
+}
+
+/// Charges the drain when it is dropped: at the end of the body, or if the caller leaves.
+pub(crate) struct Drained {
+    client: Client,
+    limit: Arc<Limit>,
+    request: Parts,
+    check: Check,
+    answered: Answered,
+    /// The body may end outside of the runtime.
+    runtime: Handle,
+}
+
+impl Drained {
+    pub fn new(client: Client, limit: Arc<Limit>, request: Parts, check: Check) -> Self {
+        Self { client, limit, request, check, answered: Answered::default(), runtime: Handle::current() }
+    }
+
+    pub fn answer(&mut self, status: StatusCode, headers: &HeaderMap) {
+        self.answered.status = Some(status);
+        self.answered.headers = headers.clone();
+    }
+
+    pub fn count(&mut self, bytes: usize) {
+        self.answered.bytes += bytes as u64;
+    }
+}
+
+impl Drop for Drained {
+    fn drop(&mut self) {
+        let units = self.limit.drain.as_ref().map_or(0, |drain| drain(&self.request, &self.answered));
+        if units == 0 {
+            return;
+        }
+        let (client, limit) = (self.client.clone(), self.limit.clone());
+        let check = self.check.clone().cost(units).over(Over::Drain);
+        self.runtime.spawn(async move {
+            let Some(_place) = client.pend() else {
+                return limit.report(&Error::unavailable("too many charges after responses wait for a node"));
+            };
+            if let Err(error) = client.check(check).await {
+                limit.report(&error);
+            }
+        });
+    }
+}
+
+impl fmt::Debug for Drained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Drained").field("answered", &self.answered).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,129 @@
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+
+/// A call without a decision.
+#[derive(Debug, Clone)]
+pub enum Error {
+    /// The node rejected the call.
+    Problem(Box<Problem>),
+    /// No node answered within the deadline.
+    Unavailable(Unavailable),
+}
+
+impl Error {
+    pub(crate) fn unavailable(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self::Unavailable(Unavailable { cause: Arc::from(cause.into()) })
+    }
+
+    /// Whether the node rejected the check itself, and not its caller or its policy.
+    pub(crate) fn is_bad_check(&self) -> bool {
+        matches!(self, Self::Problem(problem) if matches!(problem.status, 400 | 409 | 422))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Problem(problem) => problem.fmt(f),
+            Self::Unavailable(unavailable) => unavailable.fmt(f),
+        }
+    }
+}
+
+impl StdError for Error {}
+
+/// The document of a call that a node rejected (RFC 9457).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Problem {
+    /// The kind of failure, such as `urn:tollgate:problem:unknown-policy`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The kind of failure in words.
+    pub title: String,
+    /// The HTTP status.
+    pub status: u16,
+    /// The fault of this call.
+    pub detail: String,
+    /// The faults of the request, for status 422.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub violations: Vec<Violation>,
+    /// The number of further faults.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub omitted_violations: Option<u64>,
+    /// The configured policies, for `unknown-policy`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub known: Vec<String>,
+}
+
+impl Problem {
+    /// The last part of the kind, such as `unknown-policy`.
+    pub fn name(&self) -> &str {
+        self.kind.strip_prefix("urn:tollgate:problem:").unwrap_or(&self.kind)
+    }
+
+    /// Reads the document of a response. A proxy may send something else.
+    pub(crate) fn of(status: StatusCode, body: &[u8]) -> Self {
+        let document = serde_json::from_slice(body).unwrap_or_else(|_| Self {
+            kind: "about:blank".to_owned(),
+            title: status.canonical_reason().unwrap_or("Unknown status").to_owned(),
+            status: 0,
+            detail: "the response is no problem document of a node".to_owned(),
+            violations: Vec::new(),
+            omitted_violations: None,
+            known: Vec::new(),
+        });
+        Self { status: status.as_u16(), ..document }
+    }
+
+    /// Makes the pointers of a problem in a batch those of its check: `/checks/3/key` is `/key`.
+    pub(crate) fn alone(mut self: Box<Self>) -> Box<Self> {
+        for violation in &mut self.violations {
+            if let Some(place) = violation.pointer.strip_prefix("/checks/") {
+                let member = place.find('/').map_or("", |slash| &place[slash..]);
+                violation.pointer = member.to_owned();
+            }
+        }
+        self
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}): {}", self.title, self.status, self.detail)?;
+        match self.violations.first() {
+            Some(violation) => write!(f, " ({}: {})", violation.pointer, violation.detail),
+            None => Ok(()),
+        }
+    }
+}
+
+impl StdError for Problem {}
+
+/// One fault of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Violation {
+    /// A JSON pointer into the request.
+    pub pointer: String,
+    /// The fault, and a valid form.
+    pub detail: String,
+}
+
+/// No node answered within the deadline. The text has the failure of the last attempt.
+#[derive(Debug, Clone)]
+pub struct Unavailable {
+    cause: Arc<dyn StdError + Send + Sync>,
+}
+
+impl fmt::Display for Unavailable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no node answered: {}", self.cause)
+    }
+}
+
+impl StdError for Unavailable {}

@@ -1,0 +1,91 @@
+//! Asks the nodes of a Tollgate rate limiter whether a request may pass.
+//!
+//! A [`Client`] checks keys against policies. A [`LimitLayer`] protects a tower service, for
+//! example the routes of axum:
+//!
+//! ```no_run
+//! use std::net::SocketAddr;
+//!
+//! use axum::{Router, routing::get};
+//! use tollgate_client::{Client, LimitLayer, Options};
+//!
+//! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::new(Options::default().nodes(["http://127.0.0.1:7070"]))?;
+//! let app = Router::new()
+//!     .route("/", get(async || "hello"))
+//!     .layer(LimitLayer::new(client).policy("per-ip"));
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+//! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Each call ends within [`Options::deadline`]. It returns a decision, or an [`Error`]: a
+//! [`Problem`] if the node rejects the call, else [`Unavailable`]. A denial is a decision, not an
+//! error.
+//!
+//! Each check that costs something has a random id. So the client may repeat it after a broken
+//! connection, and the node charges it once. Concurrent checks share one call.
+//!
+//! The client needs the runtime of tokio, with its timer and its I/O. The feature `axum` is on by
+//! default; without it the layer reads the address of a request from a `SocketAddr` among its
+//! extensions.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+// The path of a call, from its caller to a node.
+mod options;
+
+mod client;
+
+mod check;
+
+mod coalesce;
+
+mod node;
+
+mod connections;
+
+mod rounds;
+
+mod tls;
+
+// The answers.
+mod decision;
+
+mod error;
+
+// The middleware.
+mod layer;
+
+mod service;
+
+mod drain;
+
+mod body;
+
+mod document;
+
+mod fields;
+
+// Small parts of the above.
+mod clock;
+
+mod detached;
+
+mod ids;
+
+mod traceparent;
+
+pub use body::ResponseBody;
+pub use check::{Check, Over, QuotaSpec, Refund, safe_key};
+pub use client::Client;
+pub use decision::{
+    AllAnswer, Decision, Entry, Fallback, QuotaState, Reason, RefundAnswer, Source, Tick, TopMeta, Usage,
+};
+pub use drain::Answered;
+pub use error::{Error, Problem, Unavailable, Violation};
+pub use layer::{LimitLayer, OnFailure, remote_ip};
+pub use options::{InvalidOptions, Options};
+pub use service::LimitService;

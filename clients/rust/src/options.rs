@@ -1,0 +1,207 @@
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::{HeaderValue, Uri};
+
+use crate::tls::{self, Tls};
+
+/// The node of a client without [`Options::nodes`].
+pub(crate) const DEFAULT_NODE: &str = "http://127.0.0.1:7070";
+
+const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
+
+/// Options of a [`Client`](crate::Client). The default calls a node on this machine.
+#[derive(Clone)]
+pub struct Options {
+    nodes: Vec<String>,
+    token: Option<String>,
+    ca_file: Option<PathBuf>,
+    pub(crate) deadline: Duration,
+    pub(crate) retry: bool,
+    pub(crate) coalesce: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            nodes: vec![DEFAULT_NODE.to_owned()],
+            token: None,
+            ca_file: None,
+            deadline: DEFAULT_DEADLINE,
+            retry: true,
+            coalesce: true,
+        }
+    }
+}
+
+impl Options {
+    /// Base URLs of the nodes, in the order of preference. The default is `http://127.0.0.1:7070`.
+    #[must_use]
+    pub fn nodes<T: Into<String>>(mut self, nodes: impl IntoIterator<Item = T>) -> Self {
+        self.nodes = nodes.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The longest duration of a call with its retry. The default is 100 ms.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// A bearer token of the nodes.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// A PEM file with the authorities of the nodes' certificates. The default is those of the
+    /// platform.
+    #[must_use]
+    pub fn ca_file(mut self, file: impl Into<PathBuf>) -> Self {
+        self.ca_file = Some(file.into());
+        self
+    }
+
+    /// Whether a call goes once more after a broken connection. It is on by default. Off, checks
+    /// get no ids.
+    #[must_use]
+    pub fn retry(mut self, retry: bool) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Whether concurrent checks share a call. It is on by default.
+    #[must_use]
+    pub fn coalesce(mut self, coalesce: bool) -> Self {
+        self.coalesce = coalesce;
+        self
+    }
+
+    pub(crate) fn addresses(&self) -> Result<Vec<Address>, InvalidOptions> {
+        if self.nodes.is_empty() {
+            return Err(InvalidOptions(format!("`nodes` must have a URL such as {DEFAULT_NODE}")));
+        }
+        self.nodes.iter().map(|text| Address::parse(text)).collect()
+    }
+
+    /// The value of the header `Authorization`.
+    pub(crate) fn authorization(&self) -> Result<Option<HeaderValue>, InvalidOptions> {
+        let Some(token) = &self.token else { return Ok(None) };
+        let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| {
+            InvalidOptions("`token` must have no control characters; remove a final newline".to_owned())
+        })?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+
+    /// Nothing if no node uses TLS. A file is read all the same, so that its faults show at once.
+    pub(crate) fn tls(&self, addresses: &[Address]) -> Result<Option<Tls>, InvalidOptions> {
+        match &self.ca_file {
+            Some(file) => tls::with_authorities_of(file).map(Some),
+            None if addresses.iter().any(|address| address.secure) => tls::with_those_of_the_platform().map(Some),
+            None => Ok(None),
+        }
+        .map_err(InvalidOptions)
+    }
+}
+
+/// Omits the token.
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("nodes", &self.nodes)
+            .field("deadline", &self.deadline)
+            .field("ca_file", &self.ca_file)
+            .field("retry", &self.retry)
+            .field("coalesce", &self.coalesce)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The parsed base URL of a node.
+#[derive(Debug, Clone)]
+pub(crate) struct Address {
+    pub secure: bool,
+    /// Host and port as in the URL, for the header `Host`.
+    pub authority: HeaderValue,
+    /// A name, or an IP address without brackets.
+    pub host: String,
+    pub port: u16,
+    /// The path that precedes that of each call, without a final slash.
+    pub path: String,
+}
+
+impl Address {
+    fn parse(text: &str) -> Result<Self, InvalidOptions> {
+        let no_url = || InvalidOptions(format!("node `{text}` must be a URL such as {DEFAULT_NODE}"));
+        let uri: Uri = text.parse().map_err(|_| no_url())?;
+        let secure = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(no_url()),
+        };
+        let authority = uri.authority().filter(|authority| !authority.host().is_empty()).ok_or_else(no_url)?;
+        if uri.query().is_some() || text.contains(['#', '@']) {
+            return Err(InvalidOptions(format!("node `{text}` must have a host and at most a path")));
+        }
+        Ok(Self {
+            secure,
+            authority: HeaderValue::try_from(authority.as_str()).map_err(|_| no_url())?,
+            host: authority.host().trim_matches(['[', ']']).to_owned(),
+            port: authority.port_u16().unwrap_or(if secure { 443 } else { 80 }),
+            path: uri.path().trim_end_matches('/').to_owned(),
+        })
+    }
+}
+
+/// An option of a client is invalid. The text has its name, and a valid form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvalidOptions(pub(crate) String);
+
+impl fmt::Display for InvalidOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InvalidOptions {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_urls_with_at_most_a_path() {
+        for (text, host, port, path) in [
+            ("http://127.0.0.1:7070", "127.0.0.1", 7070, ""),
+            ("https://tollgate.internal/", "tollgate.internal", 443, ""),
+            ("http://[::1]/limits/", "::1", 80, "/limits"),
+        ] {
+            let address = Address::parse(text).unwrap();
+            assert_eq!((address.host.as_str(), address.port, address.path.as_str()), (host, port, path), "{text}");
+        }
+        for text in ["127.0.0.1:7070", "ftp://host", "http://", "http://h?x=1", "http://u:p@h", "http://h#x", ""] {
+            assert!(Address::parse(text).unwrap_err().0.contains("node"), "{text}");
+        }
+        assert!(Options::default().nodes([""; 0]).addresses().is_err());
+    }
+
+    #[test]
+    fn token_has_no_control_characters_and_stays_out_of_debug() {
+        let fault = Options::default().token("abc\n").authorization().unwrap_err();
+        assert!(fault.0.contains("`token`"), "{fault}");
+        let options = Options::default().token("secret");
+        assert!(!format!("{options:?} {:?}", options.authorization()).contains("secret"));
+    }
+
+    #[test]
+    fn ca_file_must_have_certificates() {
+        for file in ["absent.pem", "Cargo.toml"] {
+            let fault = Options::default().ca_file(file).tls(&[]).err().unwrap();
+            assert!(fault.0.contains("`ca_file`") && fault.0.contains(file), "{fault}");
+        }
+    }
+}

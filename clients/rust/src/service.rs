@@ -1,0 +1,128 @@
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{HeaderMap, Request, Response, StatusCode};
+use tower_service::Service;
+
+use crate::body::ResponseBody;
+use crate::client::Client;
+use crate::decision::Decision;
+use crate::detached::Detached;
+use crate::document::{self, Document};
+use crate::drain::Drained;
+use crate::fields;
+use crate::layer::{Limit, LimitLayer, OnFailure};
+
+/// The service of a [`LimitLayer`].
+#[derive(Clone)]
+pub struct LimitService<S> {
+    layer: LimitLayer,
+    inner: S,
+}
+
+impl<S> LimitService<S> {
+    pub(crate) fn new(layer: LimitLayer, inner: S) -> Self {
+        Self { layer, inner }
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for LimitService<S>
+where
+    S: Service<Request<B>, Response = Response<R>, Future: Send, Error: Send> + Clone + Send + 'static,
+    B: Send + 'static,
+    R: Send + 'static,
+{
+    type Response = Response<ResponseBody<R>>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // Only this clone is ready.
+        let next = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, next);
+        let LimitLayer { client, limit } = self.layer.clone();
+        Box::pin(serve(client, limit, inner, request))
+    }
+}
+
+impl<S> fmt::Debug for LimitService<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitService").field("layer", &self.layer).finish_non_exhaustive()
+    }
+}
+
+async fn serve<S, B, R>(
+    client: Client,
+    limit: Arc<Limit>,
+    mut inner: S,
+    request: Request<B>,
+) -> Result<Response<ResponseBody<R>>, S::Error>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+{
+    let (head, body) = request.into_parts();
+    if limit.skip.as_ref().is_some_and(|skip| skip(&head)) {
+        let response = inner.call(Request::from_parts(head, body)).await?;
+        return Ok(response.map(|body| ResponseBody::passed(body, None)));
+    }
+    let check = limit.check(&head);
+    let asked = {
+        let (client, check) = (client.clone(), check.clone());
+        // A caller that leaves at once counts all the same.
+        Detached::new(async move { client.check(check).await }).await
+    };
+    let mut fields = HeaderMap::new();
+    match asked {
+        Ok(decision) => {
+            fields::write(&decision, &mut fields);
+            if !decision.allowed {
+                return Ok(denied(&limit, &head, &decision, fields));
+            }
+        }
+        Err(error) => {
+            limit.report(&error);
+            if error.is_bad_check() {
+                return Ok(document::bad_request().into_response(fields));
+            }
+            if limit.on_failure == OnFailure::Closed {
+                fields::write_retry_after(1, &mut fields);
+                return Ok(document::no_decision().into_response(fields));
+            }
+        }
+    }
+    let mut drained = limit.drain.is_some().then(|| Drained::new(client, limit, head.clone(), check));
+    let response = inner.call(Request::from_parts(head, body)).await?;
+    if let Some(drained) = &mut drained {
+        drained.answer(response.status(), response.headers());
+    }
+    let mut response = response.map(|body| ResponseBody::passed(body, drained));
+    for (name, value) in &fields {
+        response.headers_mut().append(name, value.clone());
+    }
+    Ok(response)
+}
+
+fn denied<R>(limit: &Limit, head: &Parts, decision: &Decision, mut fields: HeaderMap) -> Response<ResponseBody<R>> {
+    let Some(body) = &limit.body else {
+        return Document::of(limit.status, decision).into_response(fields);
+    };
+    let (content_type, text) = body(head, decision);
+    fields.insert(CONTENT_TYPE, content_type);
+    respond(limit.status, fields, ResponseBody::text(text))
+}
+
+pub(crate) fn respond<R>(status: StatusCode, fields: HeaderMap, body: ResponseBody<R>) -> Response<ResponseBody<R>> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    *response.headers_mut() = fields;
+    response
+}
