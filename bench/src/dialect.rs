@@ -1,8 +1,9 @@
 //! The requests of Tollgate, by HTTP and by RESP, and of the HTTP interfaces of its peers.
 //!
-//! | peer | request | |---|---| | throttlecrab-server 0.4 | `POST /throttle` | | limitador-server 2
-//! | `POST /check_and_report`, 429 is a denial | | gubernator 2 | `POST /v1/GetRateLimits` | |
-//! envoyproxy/ratelimit | `POST /json`, 429 is a denial |
+//! - throttlecrab-server 0.4: `POST /throttle`.
+//! - limitador-server 2: `POST /check_and_report`, where 429 is a denial.
+//! - gubernator 2: `POST /v1/GetRateLimits`.
+//! - envoyproxy/ratelimit: `POST /json`, where 429 is a denial.
 //!
 //! limitador and ratelimit read the quotas from a file of their own.
 
