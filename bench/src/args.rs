@@ -62,8 +62,9 @@ pub(super) struct Args {
     /// Checks per call, by /v1/check/batch.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "peer")]
     pub(super) batch: Option<u32>,
-    /// Commands per call, by RESP (TG.CHECK). The URL has the port of the door for Redis clients.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with_all = ["peer", "batch", "gate"])]
+    /// Commands per call, by RESP: TG.CHECK, or THROTTLE of throttlecrab. The URL has the port for
+    /// Redis clients.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with_all = ["batch", "gate"])]
     pub(super) pipeline: Option<u32>,
     /// Ask a gate by forward auth; the key is in `X-User`, and the gate names the policy.
     #[arg(long, value_name = "GATE", conflicts_with_all = ["batch", "peer"])]

@@ -8,9 +8,11 @@ use tollgate::cli::target::Target;
 use super::connection::Connection;
 use super::dialect::Dialect;
 use super::random::Random;
-use super::response::{Failure, Verdicts, verdicts};
+use super::resp;
+use super::response::{failure_text, verdicts};
 use super::template::Template;
 use super::turns::{Turn, Turns};
+use super::verdicts::{Failure, Verdicts};
 
 /// The client ends after this number of consecutive broken connections.
 const MAX_BROKEN: u32 = 10;
@@ -50,22 +52,21 @@ impl Client {
     async fn ask(&mut self, turns: &Turns) -> Result<Verdicts, Failure> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => {
-                let opened = Connection::open(&self.target).await;
-                opened.map_err(|error| Failure::Broken(error.kind().to_string()))?
-            }
+            None => Connection::open(&self.target).await?,
         };
         let (keys, random) = (&turns.plan.keys, &mut self.random);
         let request = self.template.render(|| keys.pick(random));
         let dialect = &turns.plan.dialect;
         let answer = match dialect {
-            Dialect::Resp { .. } => connection.exchange_pipeline(request, dialect.checks_per_call()).await?,
+            Dialect::Resp { pipeline, throttle } => {
+                connection.exchange_pipeline(request, (*pipeline).into(), resp::form(*throttle)).await?
+            }
             _ => connection.exchange(request).await?,
         };
         let kept = answer.kept;
         let verdicts = verdicts(dialect, answer.status, answer.body);
-        if let Err(Failure::Status(_)) = verdicts {
-            turns.note_failure(answer.body);
+        if verdicts.is_err() {
+            turns.note_failure(|| failure_text(dialect, answer.body));
         }
         self.connection = kept.then_some(connection);
         verdicts

@@ -12,7 +12,8 @@
 //! | | |
 //! |---|---|
 //! | keys | [`random`], [`zipf`], [`keys`] |
-//! | requests and answers | [`dialect`], [`template`], [`response`], [`connection`] |
+//! | protocols | [`verdicts`], [`dialect`], [`resp`] |
+//! | requests, answers, connections | [`template`], [`response`], [`connection`] |
 //! | arguments, as written and as used | [`args`], [`plan`] |
 //! | counts, and the turns of calls | [`tally`], [`shared`], [`timer`], [`schedule`], [`turns`] |
 //! | a connection, a thread | [`client`], [`worker`] |
@@ -29,7 +30,11 @@ mod zipf;
 
 mod keys;
 
+mod verdicts;
+
 mod dialect;
+
+mod resp;
 
 mod template;
 

@@ -4,7 +4,7 @@ use tollgate::cli::target::Target;
 use tollgate::limit::time::{MICROS_PER_SECOND, Micros};
 
 use super::args::Args;
-use super::dialect::{Dialect, Subject};
+use super::dialect::{Dialect, Service, Subject, Throttle};
 use super::keys::Keys;
 use super::template::Template;
 
@@ -21,6 +21,7 @@ pub(super) struct Plan {
     pub(super) warmup: Micros,
     pub(super) keys: Keys,
     pub(super) dialect: Dialect,
+    pub(super) peer: Option<Service>,
     pub(super) subject: Subject,
     /// The token for a node; a peer gets none.
     token: Option<String>,
@@ -42,12 +43,7 @@ impl TryFrom<Args> for Plan {
     type Error = String;
 
     fn try_from(args: Args) -> Result<Self, String> {
-        let dialect = match (args.peer, args.pipeline, args.gate) {
-            (Some(service), ..) => Dialect::Peer(service, args.quotas),
-            (None, Some(pipeline), _) => Dialect::Resp { pipeline },
-            (None, None, Some(gate)) => Dialect::Gate(gate),
-            (None, None, None) => Dialect::Tollgate { batch: args.batch },
-        };
+        let dialect = dialect(&args)?;
         let per_call = dialect.checks_per_call();
         if let Some(checks) = args.checks.filter(|checks| checks % per_call != 0) {
             return Err(format!("--checks {checks} cannot be asked in batches of {per_call}"));
@@ -55,8 +51,10 @@ impl TryFrom<Args> for Plan {
         if args.duration == Some(0) {
             return Err("--duration must be longer than 0".into());
         }
-        if args.threads > args.concurrency {
-            return Err(format!("{} threads have nothing to do with --concurrency {}", args.threads, args.concurrency));
+        for (count, name) in [(args.threads as usize, "threads"), (args.urls.len(), "URLs")] {
+            if count > args.concurrency as usize {
+                return Err(format!("{count} {name} need at least {count} connections, not {}", args.concurrency));
+            }
         }
         let token = if args.peer.is_none() { args.bearer.token()? } else { None };
         if token.is_some() && args.pipeline.is_some() {
@@ -73,12 +71,27 @@ impl TryFrom<Args> for Plan {
             warmup: args.warmup.unwrap_or(if counted { 0 } else { MICROS_PER_SECOND }),
             keys: args.keys,
             dialect,
+            peer: args.peer,
             subject: Subject { policy: args.policy, key_prefix: args.key_prefix, cost: args.cost },
             token,
             seed: args.seed,
         };
         plan.targets.iter().try_for_each(|target| plan.template(target).map(drop))?;
         Ok(plan)
+    }
+}
+
+fn dialect(args: &Args) -> Result<Dialect, String> {
+    let quotas = &args.quotas;
+    match (args.peer, args.pipeline, &args.gate) {
+        (None, Some(pipeline), _) => Ok(Dialect::Resp { pipeline, throttle: None }),
+        (Some(Service::Throttlecrab), Some(pipeline), _) => {
+            Ok(Dialect::Resp { pipeline, throttle: Some(Throttle::try_from(&quotas[..])?) })
+        }
+        (Some(_), Some(_), _) => Err("--pipeline works with Tollgate and with --peer throttlecrab".into()),
+        (Some(service), None, _) => Ok(Dialect::Peer(service, quotas.clone())),
+        (None, None, Some(gate)) => Ok(Dialect::Gate(gate.clone())),
+        (None, None, None) => Ok(Dialect::Tollgate { batch: args.batch }),
     }
 }
 
