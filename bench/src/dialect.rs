@@ -1,11 +1,11 @@
 //! The requests of Tollgate and of its peers.
 //!
-//! Tollgate answers by HTTP and by RESP. Each peer answers by HTTP:
+//! Tollgate answers by HTTP, by RESP, and by gRPC. Each peer answers by HTTP:
 //!
 //! - throttlecrab-server 0.4: `POST /throttle`, and by RESP `THROTTLE`.
 //! - limitador-server 2: `POST /check_and_report`, where 429 is a denial.
 //! - gubernator 2: `POST /v1/GetRateLimits`.
-//! - envoyproxy/ratelimit: `POST /json`, where 429 is a denial.
+//! - envoyproxy/ratelimit: `POST /json`, where 429 is a denial, and by gRPC `ShouldRateLimit`.
 //!
 //! limitador and ratelimit read the quotas from a file of their own.
 
@@ -36,6 +36,12 @@ pub(super) enum Dialect {
     Resp {
         pipeline: u32,
         throttle: Option<Throttle>,
+    },
+    /// Envoy's question by gRPC over connections that the clients share. It has a descriptor for
+    /// each quota.
+    Grpc {
+        connections: u32,
+        quotas: usize,
     },
     /// A peer by HTTP.
     Peer(Service, Vec<PeerQuota>),
@@ -69,7 +75,15 @@ impl Dialect {
         match self {
             Self::Tollgate { batch } => batch.unwrap_or(1).into(),
             Self::Resp { pipeline, .. } => (*pipeline).into(),
-            Self::Gate(_) | Self::Peer(..) => 1,
+            Self::Gate(_) | Self::Grpc { .. } | Self::Peer(..) => 1,
+        }
+    }
+
+    /// The connections that clients share. None: each has its own.
+    pub(super) fn shared_connections(&self) -> Option<u32> {
+        match self {
+            Self::Grpc { connections, .. } => Some(*connections),
+            _ => None,
         }
     }
 
@@ -79,7 +93,7 @@ impl Dialect {
             Self::Gate(name) => return format!("/v1/gate/{name}"),
             Self::Tollgate { batch: None } => "/v1/check",
             Self::Tollgate { batch: Some(_) } => "/v1/check/batch",
-            Self::Resp { .. } => "",
+            Self::Resp { .. } | Self::Grpc { .. } => "",
             Self::Peer(Service::Throttlecrab, _) => "/throttle",
             Self::Peer(Service::Limitador, _) => "/check_and_report",
             Self::Peer(Service::Gubernator, _) => "/v1/GetRateLimits",
@@ -110,7 +124,7 @@ impl Dialect {
     pub(super) fn body(&self, subject: &Subject, key: &str) -> Result<String, String> {
         let Subject { policy, cost, .. } = subject;
         let body = match self {
-            Self::Gate(_) | Self::Resp { .. } => return Ok(String::new()),
+            Self::Gate(_) | Self::Resp { .. } | Self::Grpc { .. } => return Ok(String::new()),
             Self::Tollgate { batch } => {
                 let check = match cost {
                     1 => json!({"policy": policy, "key": key}),
@@ -124,7 +138,7 @@ impl Dialect {
             Self::Peer(Service::Throttlecrab, quotas) => throttlecrab(key, *cost, Throttle::try_from(&quotas[..])?),
             Self::Peer(Service::Limitador, _) => json!({"namespace": policy, "values": {"key": key}, "delta": cost}),
             Self::Peer(Service::Gubernator, quotas) => gubernator(policy, key, *cost, quotas),
-            Self::Peer(Service::Envoy, quotas) => envoy(policy, key, *cost, quotas.len()),
+            Self::Peer(Service::Envoy, quotas) => envoy(policy, key, hits(*cost)?, quotas.len()),
         };
         Ok(body.to_string())
     }
@@ -143,10 +157,23 @@ fn gubernator(policy: &str, key: &str, cost: u64, quotas: &[PeerQuota]) -> Value
     json!({"requests": quotas.iter().enumerate().map(request).collect::<Vec<_>>()})
 }
 
-/// One descriptor `q1`, `q2`, ... for each quota; the service's configuration holds the limits.
-fn envoy(policy: &str, key: &str, cost: u64, quotas: usize) -> Value {
-    let descriptor = |place| json!({"entries": [{"key": format!("q{place}"), "value": key}]});
-    json!({"domain": policy, "hitsAddend": cost, "descriptors": (1..=quotas).map(descriptor).collect::<Vec<_>>()})
+fn envoy(policy: &str, key: &str, hits: u32, quotas: usize) -> Value {
+    let descriptor = |place| json!({"entries": [{"key": descriptor_key(place), "value": key}]});
+    json!({"domain": policy, "hitsAddend": hits, "descriptors": (1..=quotas).map(descriptor).collect::<Vec<_>>()})
+}
+
+/// The descriptor of quota 1, 2, ...: the configuration of the service holds its limit.
+pub(super) fn descriptor_key(quota: usize) -> String {
+    format!("q{quota}")
+}
+
+/// The cost by Envoy's protocol.
+///
+/// # Errors
+/// When the protocol does not support it.
+pub(super) fn hits(cost: u64) -> Result<u32, String> {
+    let hits = u32::try_from(cost).ok().filter(|hits| *hits > 0);
+    hits.ok_or_else(|| format!("Envoy's protocol counts 0 as 1: --cost must be from 1 to {}", u32::MAX))
 }
 
 impl TryFrom<&[PeerQuota]> for Throttle {

@@ -11,7 +11,7 @@ use super::template::Template;
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) targets: Vec<Target>,
-    pub(super) connections: u32,
+    pub(super) clients: u32,
     pub(super) threads: u32,
     /// Checks due in a second; none in a closed loop.
     pub(super) rate: Option<u64>,
@@ -30,10 +30,14 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn template(&self, target: &Target) -> Result<Template, String> {
-        Template::new(target, &self.dialect, &self.subject, self.keys.count(), self.token.as_deref())
+        Template::new(target, &self.dialect, &self.subject, self.keys.count(), self.token())
     }
 
-    /// Time between calls of all connections together, us; 0 in a closed loop.
+    pub(super) fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
+    /// Time between calls of all clients together, us; 0 in a closed loop.
     pub(super) fn interval(&self) -> Micros {
         self.rate.map_or(0, |rate| self.dialect.checks_per_call() * MICROS_PER_SECOND / rate)
     }
@@ -51,9 +55,14 @@ impl TryFrom<Args> for Plan {
         if args.duration == Some(0) {
             return Err("--duration must be longer than 0".into());
         }
+        let connections = dialect.shared_connections().unwrap_or(args.concurrency);
+        if connections > args.concurrency {
+            let clients = args.concurrency;
+            return Err(format!("--grpc {connections} has more connections than --concurrency {clients} has clients"));
+        }
         for (count, name) in [(args.threads as usize, "threads"), (args.urls.len(), "URLs")] {
-            if count > args.concurrency as usize {
-                return Err(format!("{count} {name} need at least {count} connections, not {}", args.concurrency));
+            if count > connections as usize {
+                return Err(format!("{count} {name} need at least {count} connections, not {connections}"));
             }
         }
         let token = if args.peer.is_none() { args.bearer.token()? } else { None };
@@ -63,7 +72,7 @@ impl TryFrom<Args> for Plan {
         let counted = args.checks.is_some();
         let plan = Self {
             targets: args.urls.iter().map(|url| target(url)).collect::<Result<_, _>>()?,
-            connections: args.concurrency,
+            clients: args.concurrency,
             threads: args.threads,
             rate: args.rate,
             duration: args.duration.or((!counted).then_some(10 * MICROS_PER_SECOND)),
@@ -83,15 +92,17 @@ impl TryFrom<Args> for Plan {
 
 fn dialect(args: &Args) -> Result<Dialect, String> {
     let quotas = &args.quotas;
-    match (args.peer, args.pipeline, &args.gate) {
-        (None, Some(pipeline), _) => Ok(Dialect::Resp { pipeline, throttle: None }),
-        (Some(Service::Throttlecrab), Some(pipeline), _) => {
+    match (args.peer, args.grpc, args.pipeline, &args.gate) {
+        (None | Some(Service::Envoy), Some(connections), ..) => Ok(Dialect::Grpc { connections, quotas: quotas.len() }),
+        (Some(_), Some(_), ..) => Err("--grpc works with Tollgate and with --peer envoy".into()),
+        (None, None, Some(pipeline), _) => Ok(Dialect::Resp { pipeline, throttle: None }),
+        (Some(Service::Throttlecrab), None, Some(pipeline), _) => {
             Ok(Dialect::Resp { pipeline, throttle: Some(Throttle::try_from(&quotas[..])?) })
         }
-        (Some(_), Some(_), _) => Err("--pipeline works with Tollgate and with --peer throttlecrab".into()),
-        (Some(service), None, _) => Ok(Dialect::Peer(service, quotas.clone())),
-        (None, None, Some(gate)) => Ok(Dialect::Gate(gate.clone())),
-        (None, None, None) => Ok(Dialect::Tollgate { batch: args.batch }),
+        (Some(_), None, Some(_), _) => Err("--pipeline works with Tollgate and with --peer throttlecrab".into()),
+        (Some(service), None, None, _) => Ok(Dialect::Peer(service, quotas.clone())),
+        (None, None, None, Some(gate)) => Ok(Dialect::Gate(gate.clone())),
+        (None, None, None, None) => Ok(Dialect::Tollgate { batch: args.batch }),
     }
 }
 

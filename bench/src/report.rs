@@ -130,11 +130,11 @@ fn settings(plan: &Plan) -> Map<String, Value> {
     match plan.dialect {
         Dialect::Tollgate { batch: checks } => batch = checks,
         Dialect::Resp { pipeline: commands, .. } => pipeline = Some(commands),
-        Dialect::Gate(_) | Dialect::Peer(..) => {}
+        Dialect::Gate(_) | Dialect::Grpc { .. } | Dialect::Peer(..) => {}
     }
     let settings = json!({
         "urls": plan.targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "concurrency": plan.connections,
+        "concurrency": plan.clients,
         "threads": plan.threads,
         "rate": plan.rate,
         "warmup": span_text(plan.warmup),
@@ -143,6 +143,7 @@ fn settings(plan: &Plan) -> Map<String, Value> {
         "cost": plan.subject.cost,
         "batch": batch,
         "pipeline": pipeline,
+        "grpc": plan.dialect.shared_connections(),
         "peer": plan.peer.map(|peer| format!("{peer:?}").to_lowercase()),
     });
     match settings {

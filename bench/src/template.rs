@@ -3,7 +3,7 @@
 use tollgate::cli::target::Target;
 
 use super::dialect::{Dialect, Subject};
-use super::resp;
+use super::{grpc, resp};
 
 #[derive(Debug, Clone)]
 pub(super) struct Template {
@@ -47,6 +47,7 @@ impl Template {
     }
 }
 
+/// A request; by gRPC its message, since the head is the same for all.
 fn request(
     target: &Target,
     dialect: &Dialect,
@@ -56,6 +57,7 @@ fn request(
 ) -> Result<Vec<u8>, String> {
     match dialect {
         Dialect::Resp { pipeline, throttle } => Ok(resp::commands(subject, key, *pipeline, *throttle)),
+        Dialect::Grpc { quotas, .. } => grpc::message(subject, key, *quotas),
         _ => http(target, dialect, subject, key, token).map(String::into_bytes),
     }
 }
@@ -81,6 +83,9 @@ fn http(
 
 #[cfg(test)]
 mod tests {
+    use prost::Message;
+    use tollgate::gateway::envoy::messages::RateLimitRequest;
+
     use super::*;
 
     #[test]
@@ -103,6 +108,20 @@ mod tests {
         assert_eq!(body, r#"{"checks":[{"key":"k042","policy":"é"},{"key":"k043","policy":"é"}]}"#);
         assert!(head.starts_with("POST /inner/v1/check/batch HTTP/1.1\r\nHost: [::1]:7070\r\n"), "{head}");
         assert!(head.ends_with(&format!("Content-Length: {}", body.len())), "{head}");
+    }
+
+    #[test]
+    fn a_message_has_the_key_once_for_each_quota() {
+        let target: Target = "http://127.0.0.1:8081".parse().unwrap();
+        // A length of two bytes, which is no UTF-8.
+        let subject = Subject { policy: "d".repeat(200), key_prefix: "k".into(), cost: 1 };
+        let dialect = Dialect::Grpc { connections: 1, quotas: 2 };
+        let mut template = Template::new(&target, &dialect, &subject, 1000, None).unwrap();
+        let mut keys = [42, 43].into_iter();
+        let message = template.render(|| keys.next().unwrap());
+        let descriptors = RateLimitRequest::decode(&message[5..]).unwrap().descriptors;
+        let values: Vec<_> = descriptors.iter().map(|descriptor| &*descriptor.entries[0].value).collect();
+        assert_eq!(values, ["k042", "k043"]);
     }
 
     #[test]

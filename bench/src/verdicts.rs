@@ -29,6 +29,8 @@ pub(super) enum Failure {
     Broken(String),
     Closed,
     Status(u16),
+    /// The code of gRPC, other than 0.
+    Grpc(u16),
     Malformed,
     /// An item of a batch or pipeline without a decision.
     Refused,
@@ -41,10 +43,16 @@ impl Failure {
             Self::Broken(reason) => reason.clone(),
             Self::Closed => "connection closed".into(),
             Self::Status(status) => format!("status {status}"),
+            Self::Grpc(code) => format!("gRPC status {code}"),
             Self::Malformed => "malformed answer".into(),
             Self::Refused => "refused item of a batch".into(),
             Self::Unanswered => "no answer before the end".into(),
         }
+    }
+
+    /// Whether the connection cannot be used any more.
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(self, Self::Broken(_) | Self::Closed)
     }
 }
 

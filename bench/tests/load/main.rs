@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+mod doors;
 mod node;
 
 #[allow(dead_code, reason = "the tests of the node use the rest")]
@@ -243,11 +244,21 @@ fn wrong_arguments_are_explained() {
         (&["--batch", "2", "--peer", "limitador"], "cannot be used with"),
         (&["--quota", "5 per 1s"], "--peer"),
         (&["--threads", "3", "-c", "2"], "3 threads need at least 3 connections, not 2"),
+        (&["--threads", "3", "--grpc", "2"], "3 threads need at least 3 connections, not 2"),
+        (&["--url", "http://127.0.0.1:2", "--grpc", "1"], "2 URLs need at least 2 connections, not 1"),
+        (&["--grpc", "3", "-c", "2"], "--grpc 3 has more connections than --concurrency 2 has clients"),
+        (&["--grpc", "0"], "1..=10000"),
+        (&["--grpc", "2", "--batch", "2"], "cannot be used with"),
+        (&["--grpc", "2", "--pipeline", "2"], "cannot be used with"),
+        (&["--grpc", "2", "--gate", "edge"], "cannot be used with"),
+        (&["--grpc", "2", "--cost", "0"], "--cost must be from 1 to 4294967295"),
+        (&["--grpc", "2", "--peer", "limitador"], "--grpc works with Tollgate and with --peer envoy"),
         (
             &["--pipeline", "2", "--peer", "envoy"],
             "--pipeline works with Tollgate and with --peer throttlecrab",
         ),
         (&["--pipeline", "2", "--peer", "throttlecrab", "--quota", "5 per 100ms"], "whole seconds"),
+        (&["--grpc", "1", "-n", "1"], "Connection refused"),
         (&["--peer", "throttlecrab", "--quota", "5 per 100ms"], "whole seconds"),
         (&["--url", "https://localhost"], "there is no TLS"),
         (&["-n", "1"], "Connection refused"),
