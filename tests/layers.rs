@@ -177,8 +177,8 @@ const CRATES: &[(&str, &[&str])] = &[
 const PURE: &str = "jiff::Timestamp jiff::civil jiff::tz smallvec thiserror std::borrow std::cmp std::collections std::fmt std::hash std::iter \
     std::mem std::net::IpAddr std::net::Ipv4Addr std::net::Ipv6Addr std::num std::ops std::sync std::time::Duration";
 
-/// All that the load generator imports of the product: units, the clock, and the URL and token of a
-/// node.
+/// All that the load generator imports of the product: units, the clock, the URL and token of a
+/// node, and the messages of Envoy's protocol.
 const OF_BENCH: &[&str] = &[
     "cli::bearer",
     "cli::parse",
@@ -187,6 +187,7 @@ const OF_BENCH: &[&str] = &[
     "clock::Clock",
     "config::span",
     "config::visible",
+    "gateway::envoy::messages",
     "limit::quota::MAX_UNITS",
     "limit::time",
 ];

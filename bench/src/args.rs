@@ -14,6 +14,7 @@ use super::keys::Keys;
 #[command(
     name = "tollgate-bench",
     version,
+    group = clap::ArgGroup::new("quotas_named").args(["peer", "grpc"]).multiple(true),
     after_help = "A closed loop finds the highest rate, an open one (--rate) the latency at a given rate:\n  \
     tollgate-bench --policy per-user --keys zipf:100000 --concurrency 256\n  \
     tollgate-bench --policy per-user --keys zipf:100000 --rate 5000 --duration 30s"
@@ -30,7 +31,8 @@ pub(super) struct Args {
     pub(super) urls: Vec<String>,
     #[command(flatten)]
     pub(super) bearer: Bearer,
-    /// Connections: the checks (or batches) under way, in an open loop at most.
+    /// Clients: the checks (or batches) under way, in an open loop at most. Each has a connection,
+    /// unless --grpc shares some.
     #[arg(long, short = 'c', value_name = "N", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(super) concurrency: u32,
@@ -62,9 +64,14 @@ pub(super) struct Args {
     /// Checks per call, by /v1/check/batch.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with = "peer")]
     pub(super) batch: Option<u32>,
-    /// Commands per call, by RESP (TG.CHECK). The URL has the port of the door for Redis clients.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with_all = ["peer", "batch", "gate"])]
+    /// Commands per call, by RESP: TG.CHECK, or THROTTLE of throttlecrab. The URL has the port for
+    /// Redis clients.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), conflicts_with_all = ["batch", "gate"])]
     pub(super) pipeline: Option<u32>,
+    /// Call Envoy's rate limit service by gRPC, over N connections that the clients share. The
+    /// policy is the domain, and the URL has the port of the service.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000), conflicts_with_all = ["batch", "gate", "pipeline"])]
+    pub(super) grpc: Option<u32>,
     /// Ask a gate by forward auth; the key is in `X-User`, and the gate names the policy.
     #[arg(long, value_name = "GATE", conflicts_with_all = ["batch", "peer"])]
     pub(super) gate: Option<String>,
@@ -72,7 +79,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME", value_enum)]
     pub(super) peer: Option<Service>,
     /// The quota of a key, for peers whose callers name it: `LIMIT per SPAN`, several if supported.
-    #[arg(long = "quota", value_name = "QUOTA", requires = "peer", default_value = "1000000000 per 10s")]
+    /// Envoy's protocol has a descriptor for each, `q1`, `q2`, ...; the service knows their limits.
+    #[arg(long = "quota", value_name = "QUOTA", requires = "quotas_named", default_value = "1000000000 per 10s")]
     pub(super) quotas: Vec<PeerQuota>,
     /// Threads that generate load; they share the connections.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]

@@ -10,14 +10,15 @@ use tokio::net::TcpStream;
 
 use tollgate::cli::target::Target;
 
-use super::response::{Failure, resp_length};
+use super::resp;
+use super::verdicts::Failure;
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longest head of an answer, bytes.
 const MAX_HEAD: usize = 64 * 1024;
 
-const MAX_ANSWER: usize = 16 * 1024 * 1024;
+pub(super) const MAX_ANSWER: usize = 16 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -42,11 +43,7 @@ struct Head {
 
 impl Connection {
     pub(super) async fn open(target: &Target) -> io::Result<Self> {
-        let connecting = TcpStream::connect((target.host.as_str(), target.port));
-        let too_late = || io::Error::new(io::ErrorKind::TimedOut, "no connection within 5 seconds");
-        let stream = tokio::time::timeout(TIMEOUT, connecting).await.map_err(|_| too_late())??;
-        stream.set_nodelay(true)?;
-        Ok(Self { stream, buffer: vec![0; 4096] })
+        Ok(Self { stream: connect(target).await?, buffer: vec![0; 4096] })
     }
 
     /// Sends one request and reads its answer.
@@ -54,7 +51,7 @@ impl Connection {
     /// # Errors
     /// When there is no valid answer; the connection is then unusable.
     pub(super) async fn exchange(&mut self, request: &[u8]) -> Result<Answer<'_>, Failure> {
-        self.stream.write_all(request).await.map_err(broken)?;
+        self.stream.write_all(request).await?;
         let (mut filled, mut head) = (0, None);
         loop {
             filled += self.read(filled).await?;
@@ -75,12 +72,17 @@ impl Connection {
     ///
     /// # Errors
     /// When there are fewer or more answers; the connection is then unusable.
-    pub(super) async fn exchange_pipeline(&mut self, request: &[u8], answers: u64) -> Result<Answer<'_>, Failure> {
-        self.stream.write_all(request).await.map_err(broken)?;
+    pub(super) async fn exchange_pipeline(
+        &mut self,
+        request: &[u8],
+        answers: u64,
+        form: &resp::Form,
+    ) -> Result<Answer<'_>, Failure> {
+        self.stream.write_all(request).await?;
         let mut filled = 0;
         loop {
             filled += self.read(filled).await?;
-            match resp_length(&self.buffer[..filled], answers) {
+            match resp::length(&self.buffer[..filled], answers, form) {
                 Some(length) if length < filled => return Err(Failure::Malformed),
                 Some(length) => return Ok(Answer { status: 200, body: &self.buffer[..length], kept: true }),
                 None => {}
@@ -93,7 +95,7 @@ impl Connection {
         if filled == self.buffer.len() {
             self.grow()?;
         }
-        match self.stream.read(&mut self.buffer[filled..]).await.map_err(broken)? {
+        match self.stream.read(&mut self.buffer[filled..]).await? {
             0 => Err(Failure::Closed),
             read => Ok(read),
         }
@@ -109,8 +111,13 @@ impl Connection {
     }
 }
 
-fn broken(error: io::Error) -> Failure {
-    Failure::Broken(error.kind().to_string())
+/// Opens a connection that sends each write at once.
+pub(super) async fn connect(target: &Target) -> io::Result<TcpStream> {
+    let connecting = TcpStream::connect((target.host.as_str(), target.port));
+    let too_late = |_| io::Error::new(io::ErrorKind::TimedOut, "no connection within 5 seconds");
+    let stream = tokio::time::timeout(TIMEOUT, connecting).await.map_err(too_late)??;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// Parses the head of an answer; none while it is incomplete.

@@ -1,8 +1,11 @@
-//! The requests of Tollgate, by HTTP and by RESP, and of the HTTP interfaces of its peers.
+//! The requests of Tollgate and of its peers.
 //!
-//! | peer | request | |---|---| | throttlecrab-server 0.4 | `POST /throttle` | | limitador-server 2
-//! | `POST /check_and_report`, 429 is a denial | | gubernator 2 | `POST /v1/GetRateLimits` | |
-//! envoyproxy/ratelimit | `POST /json`, 429 is a denial |
+//! Tollgate answers by HTTP, by RESP, and by gRPC. Each peer answers by HTTP:
+//!
+//! - throttlecrab-server 0.4: `POST /throttle`, and by RESP `THROTTLE`.
+//! - limitador-server 2: `POST /check_and_report`, where 429 is a denial.
+//! - gubernator 2: `POST /v1/GetRateLimits`.
+//! - envoyproxy/ratelimit: `POST /json`, where 429 is a denial, and by gRPC `ShouldRateLimit`.
 //!
 //! limitador and ratelimit read the quotas from a file of their own.
 
@@ -13,9 +16,6 @@ use serde_json::{Value, json};
 use tollgate::config::span;
 use tollgate::limit::quota::MAX_UNITS;
 use tollgate::limit::time::Micros;
-
-/// The place of a key's number in a body. JSON never contains it as such.
-pub(super) const PLACEHOLDER: char = '\u{FFFF}';
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Service {
@@ -30,12 +30,20 @@ pub(super) enum Dialect {
     Tollgate {
         batch: Option<u32>,
     },
-    /// Commands of a Redis client.
-    Resp {
-        pipeline: u32,
-    },
     /// The question of a proxy to the gate of this name; `X-User` has the key.
     Gate(String),
+    /// Commands of a Redis client: Tollgate's, or throttlecrab's with this rate.
+    Resp {
+        pipeline: u32,
+        throttle: Option<Throttle>,
+    },
+    /// Envoy's question by gRPC over connections that the clients share. It has a descriptor for
+    /// each quota.
+    Grpc {
+        connections: u32,
+        quotas: usize,
+    },
+    /// A peer by HTTP.
     Peer(Service, Vec<PeerQuota>),
 }
 
@@ -47,6 +55,13 @@ pub(super) struct PeerQuota {
     window: Micros,
 }
 
+/// The rate of throttlecrab's calls, which is also their burst.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Throttle {
+    pub(super) limit: u64,
+    pub(super) seconds: u64,
+}
+
 /// The members of each check beside its key.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
@@ -56,12 +71,29 @@ pub(super) struct Subject {
 }
 
 impl Dialect {
+    pub(super) fn checks_per_call(&self) -> u64 {
+        match self {
+            Self::Tollgate { batch } => batch.unwrap_or(1).into(),
+            Self::Resp { pipeline, .. } => (*pipeline).into(),
+            Self::Gate(_) | Self::Grpc { .. } | Self::Peer(..) => 1,
+        }
+    }
+
+    /// The connections that clients share. None: each has its own.
+    pub(super) fn shared_connections(&self) -> Option<u32> {
+        match self {
+            Self::Grpc { connections, .. } => Some(*connections),
+            _ => None,
+        }
+    }
+
+    /// The path of a call by HTTP.
     pub(super) fn path(&self) -> String {
         let path = match self {
             Self::Gate(name) => return format!("/v1/gate/{name}"),
             Self::Tollgate { batch: None } => "/v1/check",
             Self::Tollgate { batch: Some(_) } => "/v1/check/batch",
-            Self::Resp { .. } => "",
+            Self::Resp { .. } | Self::Grpc { .. } => "",
             Self::Peer(Service::Throttlecrab, _) => "/throttle",
             Self::Peer(Service::Limitador, _) => "/check_and_report",
             Self::Peer(Service::Gubernator, _) => "/v1/GetRateLimits",
@@ -73,49 +105,26 @@ impl Dialect {
     pub(super) fn token_field(&self, token: &str) -> String {
         match self {
             Self::Gate(_) => format!("X-Tollgate-Token: {token}\r\n"),
-            Self::Tollgate { .. } | Self::Resp { .. } | Self::Peer(..) => format!("Authorization: Bearer {token}\r\n"),
+            _ => format!("Authorization: Bearer {token}\r\n"),
         }
     }
 
     /// The header fields of a call: a gate finds the key there, and others the type of the body.
-    pub(super) fn fields(&self, subject: &Subject) -> String {
+    pub(super) fn fields(&self, key: &str) -> String {
         match self {
-            Self::Gate(_) => format!("X-User: {}{PLACEHOLDER}\r\n", subject.key_prefix),
-            Self::Tollgate { .. } | Self::Resp { .. } | Self::Peer(..) => {
-                "Content-Type: application/json\r\n".to_owned()
-            }
+            Self::Gate(_) => format!("X-User: {key}\r\n"),
+            _ => "Content-Type: application/json\r\n".to_owned(),
         }
     }
 
-    pub(super) fn checks_per_call(&self) -> u64 {
-        match self {
-            Self::Tollgate { batch } => batch.unwrap_or(1).into(),
-            Self::Resp { pipeline } => (*pipeline).into(),
-            Self::Gate(_) | Self::Peer(..) => 1,
-        }
-    }
-
-    /// The commands of a pipeline, with placeholders for the digits of each key. None for HTTP.
-    pub(super) fn commands(&self, subject: &Subject, digits: usize) -> Option<String> {
-        let Self::Resp { pipeline } = self else { return None };
-        let Subject { policy, key_prefix, cost } = subject;
-        let bulk = |word: &str, length: usize| format!("${length}\r\n{word}\r\n");
-        let key = key_prefix.clone() + &PLACEHOLDER.to_string().repeat(digits);
-        let key = bulk(&key, key_prefix.len() + digits);
-        let (name, policy, cost) = (bulk("TG.CHECK", 8), bulk(policy, policy.len()), cost.to_string());
-        let command = format!("*4\r\n{name}{policy}{key}{}", bulk(&cost, cost.len()));
-        Some(command.repeat(*pipeline as usize))
-    }
-
-    /// The body of a call, with a placeholder for the number of each key.
+    /// The body of a call by HTTP.
     ///
     /// # Errors
     /// When the peer does not support the settings.
-    pub(super) fn body(&self, subject: &Subject) -> Result<String, String> {
-        let key = format!("{}{PLACEHOLDER}", subject.key_prefix);
+    pub(super) fn body(&self, subject: &Subject, key: &str) -> Result<String, String> {
         let Subject { policy, cost, .. } = subject;
         let body = match self {
-            Self::Gate(_) => return Ok(String::new()),
+            Self::Gate(_) | Self::Resp { .. } | Self::Grpc { .. } => return Ok(String::new()),
             Self::Tollgate { batch } => {
                 let check = match cost {
                     1 => json!({"policy": policy, "key": key}),
@@ -126,24 +135,17 @@ impl Dialect {
                     Some(count) => json!({"checks": vec![check; *count as usize]}),
                 }
             }
-            Self::Resp { .. } => return Err("a pipeline has no body".into()),
-            Self::Peer(Service::Throttlecrab, quotas) => throttlecrab(&key, *cost, quotas)?,
+            Self::Peer(Service::Throttlecrab, quotas) => throttlecrab(key, *cost, Throttle::try_from(&quotas[..])?),
             Self::Peer(Service::Limitador, _) => json!({"namespace": policy, "values": {"key": key}, "delta": cost}),
-            Self::Peer(Service::Gubernator, quotas) => gubernator(policy, &key, *cost, quotas),
-            Self::Peer(Service::Envoy, quotas) => envoy(policy, &key, *cost, quotas),
+            Self::Peer(Service::Gubernator, quotas) => gubernator(policy, key, *cost, quotas),
+            Self::Peer(Service::Envoy, quotas) => envoy(policy, key, hits(*cost)?, quotas.len()),
         };
         Ok(body.to_string())
     }
 }
 
-fn throttlecrab(key: &str, cost: u64, quotas: &[PeerQuota]) -> Result<Value, String> {
-    let [quota] = quotas else { return Err("throttlecrab holds a key to one --quota".into()) };
-    let seconds = quota.window / 1_000_000;
-    if seconds == 0 {
-        return Err("throttlecrab counts whole seconds: the --quota must be for 1s or longer".into());
-    }
-    let limit = quota.limit;
-    Ok(json!({"key": key, "max_burst": limit, "count_per_period": limit, "period": seconds, "quantity": cost}))
+fn throttlecrab(key: &str, cost: u64, Throttle { limit, seconds }: Throttle) -> Value {
+    json!({"key": key, "max_burst": limit, "count_per_period": limit, "period": seconds, "quantity": cost})
 }
 
 /// One limit for each quota; gubernator decides each separately.
@@ -155,10 +157,37 @@ fn gubernator(policy: &str, key: &str, cost: u64, quotas: &[PeerQuota]) -> Value
     json!({"requests": quotas.iter().enumerate().map(request).collect::<Vec<_>>()})
 }
 
-/// One descriptor `q1`, `q2`, ... for each quota; the service's configuration holds the limits.
-fn envoy(policy: &str, key: &str, cost: u64, quotas: &[PeerQuota]) -> Value {
-    let descriptor = |place: usize| json!({"entries": [{"key": format!("q{place}"), "value": key}]});
-    json!({"domain": policy, "hitsAddend": cost, "descriptors": (1..=quotas.len()).map(descriptor).collect::<Vec<_>>()})
+fn envoy(policy: &str, key: &str, hits: u32, quotas: usize) -> Value {
+    let descriptor = |place| json!({"entries": [{"key": descriptor_key(place), "value": key}]});
+    json!({"domain": policy, "hitsAddend": hits, "descriptors": (1..=quotas).map(descriptor).collect::<Vec<_>>()})
+}
+
+/// The descriptor of quota 1, 2, ...: the configuration of the service holds its limit.
+pub(super) fn descriptor_key(quota: usize) -> String {
+    format!("q{quota}")
+}
+
+/// The cost by Envoy's protocol.
+///
+/// # Errors
+/// When the protocol does not support it.
+pub(super) fn hits(cost: u64) -> Result<u32, String> {
+    let hits = u32::try_from(cost).ok().filter(|hits| *hits > 0);
+    hits.ok_or_else(|| format!("Envoy's protocol counts 0 as 1: --cost must be from 1 to {}", u32::MAX))
+}
+
+impl TryFrom<&[PeerQuota]> for Throttle {
+    type Error = String;
+
+    fn try_from(quotas: &[PeerQuota]) -> Result<Self, String> {
+        let [PeerQuota { limit, window }] = *quotas else {
+            return Err("throttlecrab holds a key to one --quota".into());
+        };
+        match window / 1_000_000 {
+            0 => Err("throttlecrab counts whole seconds: the --quota must be for 1s or longer".into()),
+            seconds => Ok(Self { limit, seconds }),
+        }
+    }
 }
 
 impl FromStr for PeerQuota {
@@ -177,8 +206,8 @@ mod tests {
     use super::*;
 
     fn body(dialect: &Dialect) -> String {
-        let subject = Subject { policy: "p".into(), key_prefix: "k\"-".into(), cost: 2 };
-        dialect.body(&subject).unwrap().replace(PLACEHOLDER, "7")
+        let subject = Subject { policy: "p".into(), key_prefix: String::new(), cost: 2 };
+        dialect.body(&subject, "k\"-7").unwrap()
     }
 
     #[test]
@@ -208,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_has_a_hole_for_each_check() {
+    fn a_batch_has_a_key_for_each_check() {
         assert_eq!(body(&Dialect::Tollgate { batch: Some(3) }).matches("k\\\"-7").count(), 3);
     }
 }

@@ -1,6 +1,6 @@
 //! `tollgate-bench`: a load generator for Tollgate, and for other rate limiters.
 //!
-//! In a closed loop each connection sends its next call after each answer. This finds the highest
+//! In a closed loop each client sends its next call after each answer. This finds the highest
 //! rate. In an open loop (`--rate`) checks fall due at a constant rate, answered or not. Latency
 //! counts from the instant at which a check was due, so it includes each pause of the service.
 //!
@@ -12,10 +12,11 @@
 //! | | |
 //! |---|---|
 //! | keys | [`random`], [`zipf`], [`keys`] |
-//! | requests and answers | [`dialect`], [`template`], [`response`], [`connection`] |
+//! | protocols | [`verdicts`], [`dialect`], [`resp`], [`grpc`] |
+//! | requests, answers, connections | [`template`], [`response`], [`connection`], [`channel`] |
 //! | arguments, as written and as used | [`args`], [`plan`] |
 //! | counts, and the turns of calls | [`tally`], [`shared`], [`timer`], [`schedule`], [`turns`] |
-//! | a connection, a thread | [`client`], [`worker`] |
+//! | a client, a thread | [`client`], [`worker`] |
 //! | the run | [`progress`], [`watch`], [`report`], [`run`] |
 
 use std::io::Write;
@@ -29,13 +30,21 @@ mod zipf;
 
 mod keys;
 
+mod verdicts;
+
 mod dialect;
+
+mod resp;
+
+mod grpc;
 
 mod template;
 
 mod response;
 
 mod connection;
+
+mod channel;
 
 mod args;
 

@@ -9,8 +9,8 @@ use tollgate::limit::time::span_text;
 
 use super::dialect::Dialect;
 use super::plan::Plan;
-use super::response::SOURCES;
 use super::tally::Tally;
+use super::verdicts::SOURCES;
 use super::watch::INTERRUPTED;
 
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
@@ -126,15 +126,15 @@ fn millis(micros: u64) -> String {
 }
 
 fn settings(plan: &Plan) -> Map<String, Value> {
-    let (batch, pipeline, peer) = match &plan.dialect {
-        Dialect::Tollgate { batch } => (json!(batch), Value::Null, Value::Null),
-        Dialect::Resp { pipeline } => (Value::Null, json!(pipeline), Value::Null),
-        Dialect::Gate(_) => (Value::Null, Value::Null, Value::Null),
-        Dialect::Peer(service, _) => (Value::Null, Value::Null, json!(format!("{service:?}").to_lowercase())),
-    };
+    let (mut batch, mut pipeline) = (None, None);
+    match plan.dialect {
+        Dialect::Tollgate { batch: checks } => batch = checks,
+        Dialect::Resp { pipeline: commands, .. } => pipeline = Some(commands),
+        Dialect::Gate(_) | Dialect::Grpc { .. } | Dialect::Peer(..) => {}
+    }
     let settings = json!({
         "urls": plan.targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "concurrency": plan.connections,
+        "concurrency": plan.clients,
         "threads": plan.threads,
         "rate": plan.rate,
         "warmup": span_text(plan.warmup),
@@ -143,7 +143,8 @@ fn settings(plan: &Plan) -> Map<String, Value> {
         "cost": plan.subject.cost,
         "batch": batch,
         "pipeline": pipeline,
-        "peer": peer,
+        "grpc": plan.dialect.shared_connections(),
+        "peer": plan.peer.map(|peer| format!("{peer:?}").to_lowercase()),
     });
     match settings {
         Value::Object(settings) => settings,

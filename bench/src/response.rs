@@ -11,49 +11,8 @@ use serde_json::Value;
 use tollgate::config::visible;
 
 use super::dialect::{Dialect, Service};
-
-pub(super) const SOURCES: [&str; 4] = ["store", "prefilter", "fallback", "list"];
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Verdicts {
-    pub(super) allowed: u64,
-    pub(super) denied: u64,
-    /// Checks by `SOURCES`; all 0 if the answers name no source.
-    pub(super) by: [u64; SOURCES.len()],
-}
-
-impl Verdicts {
-    pub(super) fn add(&mut self, other: Self) {
-        self.allowed += other.allowed;
-        self.denied += other.denied;
-        self.by.iter_mut().zip(other.by).for_each(|(sum, more)| *sum += more);
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Failure {
-    /// No connection, or a broken one.
-    Broken(String),
-    Closed,
-    Status(u16),
-    Malformed,
-    /// A batch item without a decision.
-    Refused,
-    Unanswered,
-}
-
-impl Failure {
-    pub(super) fn name(&self) -> String {
-        match self {
-            Self::Broken(reason) => reason.clone(),
-            Self::Closed => "connection closed".into(),
-            Self::Status(status) => format!("status {status}"),
-            Self::Malformed => "malformed answer".into(),
-            Self::Refused => "refused item of a batch".into(),
-            Self::Unanswered => "no answer before the end".into(),
-        }
-    }
-}
+use super::resp;
+use super::verdicts::{Failure, SOURCES, Verdicts};
 
 /// Parses the answer to one call.
 ///
@@ -61,20 +20,16 @@ impl Failure {
 /// When it holds no decision.
 pub(super) fn verdicts(dialect: &Dialect, status: u16, body: &[u8]) -> Result<Verdicts, Failure> {
     match (dialect, status) {
-        (Dialect::Gate(_) | Dialect::Peer(Service::Limitador, _), 200) => Ok(one(true)),
-        (Dialect::Gate(_) | Dialect::Peer(Service::Limitador | Service::Envoy, _), 429) => Ok(one(false)),
+        (Dialect::Gate(_) | Dialect::Peer(Service::Limitador, _), 200) => Ok(Verdicts::one(true)),
+        (Dialect::Gate(_) | Dialect::Peer(Service::Limitador | Service::Envoy, _), 429) => Ok(Verdicts::one(false)),
         (Dialect::Tollgate { .. } | Dialect::Peer(Service::Throttlecrab, _), 200..=299) => decisions(body),
-        (Dialect::Resp { .. }, 200) => resp(body),
+        (Dialect::Resp { throttle, .. }, 200) => resp::verdicts(body, resp::form(*throttle)),
         (Dialect::Peer(Service::Gubernator, _), 200) => gubernator(body),
         (Dialect::Peer(Service::Envoy, _), 200) => {
-            find(body, b"overallCode").map(|_| one(true)).ok_or(Failure::Malformed)
+            find(body, b"overallCode").map(|_| Verdicts::one(true)).ok_or(Failure::Malformed)
         }
         _ => Err(Failure::Status(status)),
     }
-}
-
-fn one(allowed: bool) -> Verdicts {
-    Verdicts { allowed: allowed.into(), denied: (!allowed).into(), ..Verdicts::default() }
 }
 
 /// `"allowed":true` and `"source":"store"`, once for each check.
@@ -107,6 +62,14 @@ fn refusal(body: &[u8]) -> Failure {
     status.map_or(Failure::Malformed, Failure::Status)
 }
 
+/// The text of an answer without a decision, if it has one.
+pub(super) fn failure_text(dialect: &Dialect, body: &[u8]) -> Option<String> {
+    match dialect {
+        Dialect::Resp { .. } => resp::error_text(body),
+        _ => problem_text(body),
+    }
+}
+
 /// The text of a problem document, or of the first one in a batch.
 pub(super) fn problem_text(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
@@ -126,43 +89,6 @@ fn texts(list: &Value, text: impl Fn(&Value) -> Option<String>) -> Vec<String> {
     list.as_array().into_iter().flatten().filter_map(text).collect()
 }
 
-/// The lines of an answer to TG.CHECK, which has six items and names its source last.
-const LINES: usize = 8;
-
-/// The length of `answers` answers to TG.CHECK; none while they are incomplete. An error has one
-/// line.
-pub(super) fn resp_length(bytes: &[u8], answers: u64) -> Option<usize> {
-    let mut at = 0;
-    for _ in 0..answers {
-        let lines = if *bytes.get(at)? == b'*' { LINES } else { 1 };
-        for _ in 0..lines {
-            at += memchr::memchr(b'\n', &bytes[at..])? + 1;
-        }
-    }
-    Some(at)
-}
-
-/// The answers to a pipeline. One error fails the call.
-fn resp(body: &[u8]) -> Result<Verdicts, Failure> {
-    let mut verdicts = Verdicts::default();
-    let mut lines = body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
-    while let Some(head) = lines.next().filter(|head| !head.is_empty()) {
-        if head != b"*6" {
-            return Err(Failure::Refused);
-        }
-        match lines.next() {
-            Some(b":0") => verdicts.allowed += 1,
-            Some(b":1") => verdicts.denied += 1,
-            _ => return Err(Failure::Malformed),
-        }
-        let source = lines.nth(LINES - 3).unwrap_or_default();
-        if let Some(known) = SOURCES.iter().position(|name| source == name.as_bytes()) {
-            verdicts.by[known] += 1;
-        }
-    }
-    Ok(verdicts)
-}
-
 /// A `status` for each quota; some versions omit it for a key under the limit. The blanks in its
 /// JSON vary.
 fn gubernator(body: &[u8]) -> Result<Verdicts, Failure> {
@@ -170,7 +96,7 @@ fn gubernator(body: &[u8]) -> Result<Verdicts, Failure> {
     if find(body, b"\"responses\":").is_none() || error.is_some_and(|error| !error.starts_with(b"\"\"")) {
         return Err(Failure::Malformed);
     }
-    Ok(one(find(body, b"OVER_LIMIT").is_none()))
+    Ok(Verdicts::one(find(body, b"OVER_LIMIT").is_none()))
 }
 
 #[cfg(test)]
@@ -197,19 +123,17 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_a_pipeline_are_counted_one_by_one() {
-        let answers = b"*6\r\n:0\r\n:5\r\n:4\r\n:-1\r\n:9\r\n$5\r\nstore\r\n*6\r\n:1\r\n:5\r\n:0\r\n:7\r\n:9\r\n$9\r\nprefilter\r\n";
-        assert_eq!((0..answers.len()).find_map(|end| resp_length(&answers[..end], 2)), None);
-        assert_eq!(resp_length(answers, 2), Some(answers.len()));
-        let expected = Verdicts { allowed: 1, denied: 1, by: [1, 1, 0, 0] };
-        assert_eq!(verdicts(&Dialect::Resp { pipeline: 2 }, 200, answers), Ok(expected));
-        assert_eq!(resp_length(b"-ERR a\r\n", 1), Some(8));
-        assert_eq!(verdicts(&Dialect::Resp { pipeline: 1 }, 200, b"-ERR a\r\n"), Err(Failure::Refused));
+    fn only_a_problem_has_a_text() {
+        let text = |body: &str| failure_text(&TOLLGATE, body.as_bytes());
+        assert!(["", "<html>", r#"{"status": 502}"#].iter().all(|body| text(body).is_none()));
+        assert_eq!(text(r#"{"detail": "why"}"#).as_deref(), Some("why"));
+        let resp = Dialect::Resp { pipeline: 1, throttle: None };
+        assert_eq!(failure_text(&resp, b"-ERR why\r\n").as_deref(), Some("ERR why"));
     }
 
     #[test]
     fn each_peer_tells_a_denial_in_its_way() {
-        let (yes, no) = (Ok(one(true)), Ok(one(false)));
+        let (yes, no) = (Ok(Verdicts::one(true)), Ok(Verdicts::one(false)));
         let crab = |body: &[u8]| verdicts(&peer(Service::Throttlecrab), 200, body);
         assert_eq!(crab(br#"{"allowed":true,"limit":3}"#), yes);
         assert_eq!(crab(br#"{"allowed":false,"limit":3}"#), no);

@@ -7,8 +7,6 @@ use tokio::sync::watch;
 use tollgate::clock::Clock;
 use tollgate::limit::time::Micros;
 
-use super::response::problem_text;
-
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) clock: Clock,
@@ -64,9 +62,9 @@ impl Shared {
     }
 
     /// Stores the text of a failure if it is the first with a text.
-    pub(super) fn note_failure(&self, body: &[u8]) {
+    pub(super) fn note_failure(&self, text: impl FnOnce() -> Option<String>) {
         if self.first_failure.get().is_none()
-            && let Some(first_failure) = problem_text(body)
+            && let Some(first_failure) = text()
         {
             // Another thread may have stored one first.
             let _ = self.first_failure.set(first_failure);
@@ -102,10 +100,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_failure_that_says_anything_is_told() {
+    fn first_failure_with_a_text_is_stored() {
         let shared = Shared::new(1);
-        for body in ["", "<html>", r#"{"status": 502}"#, r#"{"detail": "first"}"#, r#"{"detail": "second"}"#] {
-            shared.note_failure(body.as_bytes());
+        for text in [None, Some("first"), None, Some("second")] {
+            shared.note_failure(|| text.map(str::to_owned));
         }
         assert_eq!(shared.first_failure().as_deref(), Some("first"));
     }

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 use tollgate::limit::time::Micros;
 
-use super::response::{Failure, Verdicts};
+use super::verdicts::{Failure, Verdicts};
 
 /// Longest latency that is distinguished: an hour, us.
 const LONGEST: u64 = 3_600_000_000;

@@ -2,13 +2,15 @@
 
 use tollgate::cli::target::Target;
 
-use super::dialect::{Dialect, PLACEHOLDER, Subject};
+use super::dialect::{Dialect, Subject};
+use super::{grpc, resp};
 
 #[derive(Debug, Clone)]
 pub(super) struct Template {
     bytes: Vec<u8>,
-    placeholders: Vec<usize>,
-    /// All numbers are as long as the longest, so the length of the body never changes.
+    /// The first digit of each key.
+    places: Vec<usize>,
+    /// All numbers are as long as the longest, so no length ever changes.
     digits: usize,
 }
 
@@ -23,31 +25,20 @@ impl Template {
         token: Option<&str>,
     ) -> Result<Self, String> {
         let digits = keys.saturating_sub(1).to_string().len();
-        let (head, body) = match dialect.commands(subject, digits) {
-            Some(commands) => (String::new(), commands),
-            None => http(target, dialect, subject, digits, token)?,
+        let with = |digit: &str| {
+            let key = subject.key_prefix.clone() + &digit.repeat(digits);
+            request(target, dialect, subject, &key, token)
         };
-        let (mut bytes, mut placeholders) = (Vec::new(), Vec::new());
-        let mut letters = [0; 4];
-        let mut open = 0;
-        for letter in head.chars().chain(body.chars()) {
-            if letter == PLACEHOLDER {
-                if open % digits == 0 {
-                    placeholders.push(bytes.len());
-                }
-                open += 1;
-                bytes.push(b'0');
-            } else {
-                bytes.extend_from_slice(letter.encode_utf8(&mut letters).as_bytes());
-            }
-        }
-        Ok(Self { bytes, placeholders, digits })
+        let (bytes, other) = (with("0")?, with("1")?);
+        let different = bytes.iter().zip(&other).enumerate().filter(|(_, (zero, one))| zero != one);
+        let places = different.map(|(place, _)| place).step_by(digits).collect();
+        Ok(Self { bytes, places, digits })
     }
 
     pub(super) fn render(&mut self, mut pick: impl FnMut() -> u64) -> &[u8] {
-        for placeholder in &self.placeholders {
+        for place in &self.places {
             let mut rest = pick();
-            for digit in self.bytes[*placeholder..placeholder + self.digits].iter_mut().rev() {
+            for digit in self.bytes[*place..place + self.digits].iter_mut().rev() {
                 *digit = b'0' + (rest % 10) as u8;
                 rest /= 10;
             }
@@ -56,29 +47,45 @@ impl Template {
     }
 }
 
-/// The head and the body of an HTTP request.
+/// A request; by gRPC its message, since the head is the same for all.
+fn request(
+    target: &Target,
+    dialect: &Dialect,
+    subject: &Subject,
+    key: &str,
+    token: Option<&str>,
+) -> Result<Vec<u8>, String> {
+    match dialect {
+        Dialect::Resp { pipeline, throttle } => Ok(resp::commands(subject, key, *pipeline, *throttle)),
+        Dialect::Grpc { quotas, .. } => grpc::message(subject, key, *quotas),
+        _ => http(target, dialect, subject, key, token).map(String::into_bytes),
+    }
+}
+
 fn http(
     target: &Target,
     dialect: &Dialect,
     subject: &Subject,
-    digits: usize,
+    key: &str,
     token: Option<&str>,
-) -> Result<(String, String), String> {
-    let widened = |text: String| text.replace(PLACEHOLDER, &PLACEHOLDER.to_string().repeat(digits));
-    let (body, fields) = (widened(dialect.body(subject)?), widened(dialect.fields(subject)));
-    let length = body.chars().map(|letter| if letter == PLACEHOLDER { 1 } else { letter.len_utf8() }).sum::<usize>();
+) -> Result<String, String> {
+    let body = dialect.body(subject, key)?;
     let shown = token.map(|token| dialect.token_field(token)).unwrap_or_default();
-    let head = format!(
-        "POST {}{} HTTP/1.1\r\nHost: {}\r\n{shown}{fields}Content-Length: {length}\r\n\r\n",
+    Ok(format!(
+        "POST {}{} HTTP/1.1\r\nHost: {}\r\n{shown}{}Content-Length: {}\r\n\r\n{body}",
         target.path,
         dialect.path(),
         target.authority,
-    );
-    Ok((head, body))
+        dialect.fields(key),
+        body.len(),
+    ))
 }
 
 #[cfg(test)]
 mod tests {
+    use prost::Message;
+    use tollgate::gateway::envoy::messages::RateLimitRequest;
+
     use super::*;
 
     #[test]
@@ -104,21 +111,17 @@ mod tests {
     }
 
     #[test]
-    fn a_pipeline_has_a_command_for_each_check() {
-        let target: Target = "http://127.0.0.1:6380".parse().unwrap();
-        let subject = Subject { policy: "p".into(), key_prefix: "k-".into(), cost: 1 };
-        let mut template = Template::new(&target, &Dialect::Resp { pipeline: 2 }, &subject, 100, None).unwrap();
-        let mut next = 6;
-        let text = String::from_utf8(
-            template
-                .render(|| {
-                    next += 1;
-                    next
-                })
-                .to_vec(),
-        );
-        let command = |key: &str| format!("*4\r\n$8\r\nTG.CHECK\r\n$1\r\np\r\n$4\r\n{key}\r\n$1\r\n1\r\n");
-        assert_eq!(text.unwrap(), command("k-07") + &command("k-08"));
+    fn a_message_has_the_key_once_for_each_quota() {
+        let target: Target = "http://127.0.0.1:8081".parse().unwrap();
+        // A length of two bytes, which is no UTF-8.
+        let subject = Subject { policy: "d".repeat(200), key_prefix: "k".into(), cost: 1 };
+        let dialect = Dialect::Grpc { connections: 1, quotas: 2 };
+        let mut template = Template::new(&target, &dialect, &subject, 1000, None).unwrap();
+        let mut keys = [42, 43].into_iter();
+        let message = template.render(|| keys.next().unwrap());
+        let descriptors = RateLimitRequest::decode(&message[5..]).unwrap().descriptors;
+        let values: Vec<_> = descriptors.iter().map(|descriptor| &*descriptor.entries[0].value).collect();
+        assert_eq!(values, ["k042", "k043"]);
     }
 
     #[test]

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tollgate::limit::time::Micros;
 
 use super::plan::Plan;
-use super::response::{Failure, Verdicts};
 use super::schedule::Schedule;
 use super::shared::{Shared, Timing};
 use super::tally::Tally;
+use super::verdicts::{Failure, Verdicts};
 
 #[derive(Debug)]
 pub(super) struct Turns {
@@ -96,8 +96,8 @@ impl Turns {
     }
 
     /// See [`Shared::note_failure`].
-    pub(super) fn note_failure(&self, body: &[u8]) {
-        self.shared.note_failure(body);
+    pub(super) fn note_failure(&self, text: impl FnOnce() -> Option<String>) {
+        self.shared.note_failure(text);
     }
 
     /// Counts a call that was sent and has no answer at the end.

@@ -6,7 +6,8 @@ use futures_util::future::try_join_all;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::client::Client;
+use super::channel::Channel;
+use super::client::{Client, Link};
 use super::plan::Plan;
 use super::random::Random;
 use super::schedule::Schedule;
@@ -49,14 +50,22 @@ pub(super) fn spawn(number: u32, plan: Arc<Plan>, shared: Arc<Shared>) -> Result
 }
 
 async fn connect(number: u32, plan: &Plan) -> Result<Vec<Client>, String> {
-    let mine = (number..plan.connections).step_by(plan.threads as usize);
+    let mine = |all: u32| (number..all).step_by(plan.threads as usize);
+    let target = |place: u32| &plan.targets[place as usize % plan.targets.len()];
+    let shared = mine(plan.dialect.shared_connections().unwrap_or(0));
+    let channels = try_join_all(shared.map(|place| Channel::open(target(place), plan.token()))).await?;
+    let channels: Vec<_> = channels.into_iter().map(Arc::new).collect();
+    let channels = &channels;
     let start = |place: u32| async move {
-        let target = &plan.targets[place as usize % plan.targets.len()];
+        let link = match channels.get((place / plan.threads) as usize % channels.len().max(1)) {
+            Some(channel) => Link::Shared(channel.clone()),
+            None => Link::open(target(place)).await?,
+        };
         // Distant seeds give independent sequences.
         let seed = plan.seed.wrapping_add(u64::from(place)).wrapping_mul(0xD134_2543_DE82_EF95);
-        Client::start(target.clone(), plan.template(target)?, Random::new(seed)).await
+        Ok(Client::new(link, plan.template(target(place))?, Random::new(seed)))
     };
-    try_join_all(mine.map(start)).await
+    try_join_all(mine(plan.clients).map(start)).await
 }
 
 /// Sends calls until the run ends or is abandoned.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+mod doors;
 mod node;
 
 #[allow(dead_code, reason = "the tests of the node use the rest")]
@@ -20,6 +21,11 @@ use node::Node;
 use proxy::Proxy;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tollgate-bench");
+
+const TOKEN: &str = "bench-token-0123456789abcdef";
+
+/// The line of a token file.
+const TOKEN_HASH: &str = "sha256:55aa0586ae8cf4fd70162ddfcda5246cacc189e6eb1effff3dad7d93a86571f1\n";
 
 fn bench(url: &str, arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(["--url", url]).args(arguments).output().expect("the program starts")
@@ -237,7 +243,22 @@ fn wrong_arguments_are_explained() {
         (&["--checks", "10", "--batch", "3"], "cannot be asked in batches of 3"),
         (&["--batch", "2", "--peer", "limitador"], "cannot be used with"),
         (&["--quota", "5 per 1s"], "--peer"),
-        (&["--threads", "3", "-c", "2"], "3 threads"),
+        (&["--threads", "3", "-c", "2"], "3 threads need at least 3 connections, not 2"),
+        (&["--threads", "3", "--grpc", "2"], "3 threads need at least 3 connections, not 2"),
+        (&["--url", "http://127.0.0.1:2", "--grpc", "1"], "2 URLs need at least 2 connections, not 1"),
+        (&["--grpc", "3", "-c", "2"], "--grpc 3 has more connections than --concurrency 2 has clients"),
+        (&["--grpc", "0"], "1..=10000"),
+        (&["--grpc", "2", "--batch", "2"], "cannot be used with"),
+        (&["--grpc", "2", "--pipeline", "2"], "cannot be used with"),
+        (&["--grpc", "2", "--gate", "edge"], "cannot be used with"),
+        (&["--grpc", "2", "--cost", "0"], "--cost must be from 1 to 4294967295"),
+        (&["--grpc", "2", "--peer", "limitador"], "--grpc works with Tollgate and with --peer envoy"),
+        (
+            &["--pipeline", "2", "--peer", "envoy"],
+            "--pipeline works with Tollgate and with --peer throttlecrab",
+        ),
+        (&["--pipeline", "2", "--peer", "throttlecrab", "--quota", "5 per 100ms"], "whole seconds"),
+        (&["--grpc", "1", "-n", "1"], "Connection refused"),
         (&["--peer", "throttlecrab", "--quota", "5 per 100ms"], "whole seconds"),
         (&["--url", "https://localhost"], "there is no TLS"),
         (&["-n", "1"], "Connection refused"),
@@ -249,11 +270,10 @@ fn wrong_arguments_are_explained() {
 
 #[test]
 fn token_of_file_or_variable_opens_a_node() {
-    let token = "bench-token-0123456789abcdef";
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-    write("tokens", "sha256:55aa0586ae8cf4fd70162ddfcda5246cacc189e6eb1effff3dad7d93a86571f1\n");
-    write("mine", &format!("{token}\n"));
+    write("tokens", TOKEN_HASH);
+    write("mine", &format!("{TOKEN}\n"));
     write("node.yaml", "auth: {check_token_files: [tokens]}\npolicies: {p: {quotas: [5 per 1h]}}\n");
     let (node, mine) = (Node::with_config(Some(folder.path().join("node.yaml"))), folder.path().join("mine"));
     let run = |arguments: &[&str], variable: &str| {
@@ -262,7 +282,7 @@ fn token_of_file_or_variable_opens_a_node() {
         command.env("TOLLGATE_URL", node.url()).env("TOLLGATE_TOKEN", variable);
         command.output().unwrap().status.code()
     };
-    assert_eq!((run(&[], ""), run(&[], token)), (Some(1), Some(0)));
+    assert_eq!((run(&[], ""), run(&[], TOKEN)), (Some(1), Some(0)));
     assert_eq!(run(&["--token-file", mine.to_str().unwrap()], ""), Some(0));
     assert_eq!(run(&[], "två ord"), Some(2));
 }

@@ -14,6 +14,8 @@ use tollgate::serve::Server;
 
 pub(crate) struct Node {
     pub(crate) address: String,
+    /// The text for the terminal, which names the other addresses.
+    greeting: String,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -25,7 +27,7 @@ impl Node {
 
     pub(crate) fn with_config(file: Option<PathBuf>) -> Self {
         let (stop, stopped) = oneshot::channel();
-        let (sender, address) = mpsc::channel();
+        let (sender, started) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -33,16 +35,23 @@ impl Node {
                 let setup = Setup { file, overrides: Overrides { listen, ..Overrides::default() } };
                 let config = setup.load(unix_micros()).unwrap();
                 let server = Server::open(setup, config).await.unwrap();
-                sender.send(server.address().unwrap().to_string()).unwrap();
+                sender.send((server.address().unwrap().to_string(), server.greeting())).unwrap();
                 server.run(async { drop(stopped.await) }).await;
             });
             runtime.shutdown_background();
         });
-        Self { address: address.recv().expect("the node starts"), stop: Some(stop), thread: Some(thread) }
+        let (address, greeting) = started.recv().expect("the node starts");
+        Self { address, greeting, stop: Some(stop), thread: Some(thread) }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// The URL of the listener that the greeting calls so.
+    pub(crate) fn url_of(&self, listener: &str) -> String {
+        let line = self.greeting.lines().find_map(|line| line.trim().strip_prefix(listener)).expect("it listens");
+        format!("http://{}", line.rsplit('/').next().unwrap_or_default())
     }
 
     /// Units that `key` may still spend under `policy`.
