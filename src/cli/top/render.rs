@@ -139,7 +139,7 @@ fn draw_shards(frame: &mut Frame<'_>, area: Rect, shards: &[ShardRow], view: &Vi
         frame.render_widget(none.style(DIM).block(titled("shards")), area);
         return;
     }
-    // Those in trouble first: a low terminal cuts off the last ones.
+    // A low terminal cuts off the last ones, so shards in trouble come first.
     let (well, troubled): (Vec<_>, Vec<_>) =
         shards.iter().partition(|shard| shard.up == shard.nodes && shard.open == 0);
     let rows = troubled.into_iter().chain(well).map(|shard| {
