@@ -27,6 +27,8 @@ mod health;
 
 mod metrics;
 
+mod dashboard;
+
 mod request;
 
 mod answer;
