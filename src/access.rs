@@ -142,6 +142,11 @@ impl Access {
         }
     }
 
+    /// Whether this is an admin token.
+    pub fn is_admin(&self, token: Option<&str>) -> bool {
+        self.known(token) == Ok(true)
+    }
+
     /// The rights that `next` adds for callers, in words for operators.
     pub fn openings(&self, next: &Self) -> Vec<&'static str> {
         let gone = |of: fn(&Self) -> &[TokenHash]| !of(self).is_empty() && of(next).is_empty();

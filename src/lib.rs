@@ -99,6 +99,8 @@ pub mod limit;
 
 pub mod telemetry;
 
+pub mod live;
+
 pub mod store;
 
 pub mod access;

@@ -11,7 +11,9 @@ use arc_swap::{ArcSwap, Guard};
 use tokio::sync::Mutex;
 
 use crate::clock::unix_micros;
-use crate::config::{Config, Fault, Faults, Limits, Running, ServerTls, Setup, Watched, is_standard_input};
+use crate::config::{
+    Config, Fault, Faults, Limits, Running, ServerTls, Setup, TelemetryConfig, Watched, is_standard_input,
+};
 use crate::engine::{Changes, Engine};
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
@@ -103,6 +105,16 @@ impl Reloader {
             last: ArcSwap::from_pointee(LastReload::success(at, Vec::new())),
             started,
         }
+    }
+
+    /// What is told of keys and traces, which no reload changes.
+    pub fn telemetry(&self) -> &TelemetryConfig {
+        &self.started.telemetry
+    }
+
+    /// When the node read its first configuration, us by the wall clock.
+    pub fn started_at(&self) -> Micros {
+        self.started.policies.loaded_at
     }
 
     /// The limits for clients, which no reload changes.

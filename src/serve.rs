@@ -19,13 +19,14 @@ use crate::config::{Config, Limits, Setup, Shutdown, StoreConfig};
 use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
 use crate::gateway::resp;
-use crate::http::{CheckService, Surface};
+use crate::http::{CheckService, Surface, publish};
 use crate::limit::policy::Durability;
-use crate::node::{Lifecycle, Load, Node, Phase, Refusals};
+use crate::limit::time::MICROS_PER_SECOND;
+use crate::node::{Lifecycle, Load, Node, Phase, Refusals, Watchers};
 use crate::prefilter::Prefilter;
 use crate::reload::Reloader;
 use crate::store::{Generations, MemoryStore, RedisStore, Store};
-use crate::telemetry::traces::{InvalidVariable, Settings, Tracing};
+use crate::telemetry::traces::{InvalidVariable, KeyNames, Settings, Tracing};
 use crate::timeouts;
 use crate::workers::Workers;
 
@@ -114,7 +115,8 @@ impl Server {
         let clock = Clock::system();
         let counting = clock.following();
         let workers = Workers::start().map_err(ServeError::Threads)?;
-        let tracing = start_tracing(&config, &clock)?;
+        let keys = Arc::new(KeyNames::from_environment(config.telemetry.record_keys)?);
+        let tracing = start_tracing(&config, keys.clone(), &clock)?;
         let generations = Arc::new(Generations::default());
         let store = open_store(&config, &clock, &counting, &generations, &workers).await?;
         let prefilter = Prefilter::new(config.prefilter.max_keys, config.prefilter.max_denial, generations);
@@ -130,6 +132,8 @@ impl Server {
             refusals: Refusals::default(),
             reloader,
             tracing,
+            keys,
+            watchers: Watchers::default(),
         };
         let listeners = Listeners {
             checks: listen(checks)?,
@@ -192,8 +196,9 @@ impl Server {
             () = accept_if_any(resp.as_ref()) => {}
             () = accept_if_any(envoy.as_ref()) => {}
             () = sweep(&node.engine) => {}
+            () = observe(&node) => {}
             () = node.reloader.watch() => {}
-            () = drain(stop, &node.lifecycle, shutdown.delay) => {}
+            () = drain(stop, &node, shutdown.delay) => {}
         }
         node.lifecycle.advance(Phase::Closing);
         let open: Vec<_> = [Some(checks), admin, resp, envoy].into_iter().flatten().map(Connections::close).collect();
@@ -214,11 +219,10 @@ impl Server {
 }
 
 /// Starts tracing if the environment names an endpoint.
-fn start_tracing(config: &Config, clock: &Clock) -> Result<Option<Arc<Tracing>>, ServeError> {
+fn start_tracing(config: &Config, keys: Arc<KeyNames>, clock: &Clock) -> Result<Option<Arc<Tracing>>, ServeError> {
     let Some(mut settings) = Settings::from_environment()? else { return Ok(None) };
-    settings.record_keys = config.telemetry.record_keys;
     settings.keep_denials = config.telemetry.keep_denials;
-    Ok(Some(Tracing::start(settings, clock.clone())?))
+    Ok(Some(Tracing::start(settings, keys, clock.clone())?))
 }
 
 /// Opens the store that `config` names. The embedded store decides by `counting`. The node starts
@@ -258,9 +262,11 @@ async fn accept_if_any(connections: Option<&Connections>) {
 }
 
 /// Waits for `stop`, then for `delay` while readiness fails.
-async fn drain(stop: impl Future<Output = ()>, lifecycle: &Lifecycle, delay: Duration) {
+async fn drain(stop: impl Future<Output = ()>, node: &Node, delay: Duration) {
     stop.await;
-    lifecycle.advance(Phase::Draining);
+    node.lifecycle.advance(Phase::Draining);
+    // Their connections would stay open until the end.
+    node.watchers.close();
     let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
     tracing::info!(delay_ms, "draining");
     tokio::time::sleep(delay).await;
@@ -274,6 +280,19 @@ async fn sweep(engine: &Arc<Engine>) {
         let engine = engine.clone();
         if tokio::task::spawn_blocking(move || engine.sweep()).await.is_err() {
             tracing::error!("a sweep of the store panicked");
+        }
+    }
+}
+
+/// Ends each second of the live view just after the second of the clock.
+async fn observe(node: &Node) {
+    let clock = Clock::system();
+    loop {
+        let rest = MICROS_PER_SECOND - clock.now() % MICROS_PER_SECOND;
+        tokio::time::sleep(Duration::from_micros(rest)).await;
+        let node = node.clone();
+        if tokio::task::spawn_blocking(move || publish(&node)).await.is_err() {
+            tracing::error!("a snapshot for the live view panicked");
         }
     }
 }

@@ -215,13 +215,18 @@ pub struct Shutdown {
 }
 
 /// Telemetry of checks beyond OpenTelemetry's own variables.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct TelemetryConfig {
-    /// Whether traces contain plain keys beside their hash.
+    /// Whether traces, and answers to operators, contain plain keys beside their hash.
     pub record_keys: bool,
     /// The fraction of denials and failures that is traced without sampling, 0 to 1.
     pub keep_denials: f64,
+    /// The page of a trace, with the placeholder [`TRACE_ID`].
+    pub trace_url: Option<String>,
 }
+
+/// Stands for the id of a trace.
+pub const TRACE_ID: &str = "{trace_id}";
 
 /// The policies in force.
 #[derive(Debug, Clone)]

@@ -24,7 +24,9 @@ use super::settings::limits::{IDLE_TIMEOUT, MAX_CONNECTIONS, REQUEST_TIMEOUT};
 use super::source::{Overrides, Source, is_standard_input};
 use super::store::{Stores, store};
 use super::watched::{Watched, is_other};
-use super::{Config, Limits, Policies, PrefilterConfig, Shutdown, TelemetryConfig, reader, settings, version};
+use super::{
+    Config, Limits, Policies, PrefilterConfig, Shutdown, TRACE_ID, TelemetryConfig, reader, settings, version,
+};
 use super::{auth::auth, listen::listen, resp::resp, tls::tls};
 use crate::timeouts::least_request_timeout;
 
@@ -168,10 +170,24 @@ fn shutdown(root: &Section<'_>, faults: &mut Faults) -> Option<Shutdown> {
 }
 
 fn telemetry(root: &Section<'_>, faults: &mut Faults) -> Option<TelemetryConfig> {
-    use settings::telemetry::{KEEP_DENIALS, RECORD_KEYS, SHAPE};
+    use settings::telemetry::{KEEP_DENIALS, RECORD_KEYS, SHAPE, TRACE_URL};
     let section = root.section("telemetry", &SHAPE, faults)?;
     let (record_keys, keep_denials) = (section.read(&RECORD_KEYS, faults), section.read(&KEEP_DENIALS, faults));
-    Some(TelemetryConfig { record_keys: record_keys?, keep_denials: keep_denials? })
+    let trace_url = section.or(TRACE_URL.name, None, |node| trace_url(node, faults).map(Some));
+    Some(TelemetryConfig { record_keys: record_keys?, keep_denials: keep_denials?, trace_url: trace_url? })
+}
+
+/// A browser opens it, so other schemes are faults.
+fn trace_url(node: &Node, faults: &mut Faults) -> Option<String> {
+    const WORDS: &str = "a URL with `{trace_id}`, such as `http://127.0.0.1:16686/trace/{trace_id}`";
+    let text = node.text(WORDS, faults)?;
+    let rest = ["http://", "https://"].iter().find_map(|scheme| text.strip_prefix(scheme));
+    let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '<' | '>' | '\\' | '`');
+    let is_url = rest.is_some_and(|rest| {
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        !authority.is_empty() && !authority.contains(TRACE_ID) && rest.matches(TRACE_ID).count() == 1
+    });
+    if is_url && text.chars().all(is_plain) { Some(text.to_owned()) } else { node.refuse(WORDS, faults) }
 }
 
 impl Default for Limits {

@@ -238,10 +238,12 @@ settings! {
     }
 
     telemetry("telemetry.", "", "{keep_denials: 0.1}") {
-        /// Traces name keys in clear.
+        /// Traces, `/v1/live` and `/v1/top` name keys in clear, for everyone who may read them.
         RECORD_KEYS = "record_keys": Flag(false), "no";
         /// Part of the unsampled denials and failures that the node still traces.
         KEEP_DENIALS = "keep_denials": Ratio(0.0), "no";
+        /// Page of a trace, for links in `/v1/live`.
+        TRACE_URL = "trace_url": Own("`http://` or `https://` URL with `{trace_id}`", "none"), "no";
     }
 
     dashboard("dashboard.", "", "{nodes: [\"http://10.0.0.2:7071\"]}") {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::answer::{Answer, Answers, CheckError, attributes, only};
+use super::denials::Checked;
 use super::fallback::FallbackAnswer;
 use super::inline::OwnQuotas;
 use super::store_call::StoreCall;
@@ -144,8 +145,8 @@ impl Engine {
 
     /// Counts answers to checks that began at `since` (us).
     pub(super) fn note_answers(&self, resolved: &Resolved, answers: &[Answer], since: Micros) {
-        let Resolved { subject, door, .. } = resolved;
-        self.tally.answered(&subject.policy, *door, answers, self.clock.now().saturating_sub(since));
+        let (now, checked) = (self.clock.now(), Checked { resolved, fingerprinter: &self.fingerprinter });
+        self.tally.answered(&checked, answers, now, now.saturating_sub(since));
     }
 }
 

@@ -58,6 +58,15 @@ impl Engine {
                 ([("policy", name.clone())].into_iter().chain(words).collect(), count)
             }));
         }
+        for policy in policies.by_name.values() {
+            let usual = policy.quotas.iter().map(|quota| &*quota.name);
+            let counts = self.tally.policy(&policy.name).quotas.read(usual);
+            metrics.denials.extend(
+                counts
+                    .into_iter()
+                    .map(|(quota, count)| (vec![("policy", policy.name.clone()), ("quota", quota)], count)),
+            );
+        }
         let durations = self.tally.durations();
         metrics.check_duration = durations
             .map(|(source, histogram)| (labels("source", source.name()), histogram.read(MICROS)))
@@ -86,7 +95,7 @@ impl Engine {
 }
 
 fn read_shard(shard: ShardReading, metrics: &mut Metrics) {
-    let ShardReading { address, queued, clock_offset, counts } = shard;
+    let ShardReading { address, queued, clock_offset, counts, is_connected: _ } = shard;
     let own = || labels("shard", &address);
     let with = |name, word: &'static str| [own(), labels(name, word)].concat();
     metrics.lane_queue_depth.extend([(own(), queued as f64)]);

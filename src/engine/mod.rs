@@ -12,7 +12,7 @@
 //! fall_back          on_store_failure   check.rs, fallback.rs
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use arc_swap::{ArcSwap, Guard};
 use tokio::sync::{Semaphore, watch};
@@ -55,6 +55,10 @@ pub mod reload_policies;
 
 pub mod tally;
 
+mod denials;
+
+mod observed;
+
 mod metrics;
 
 mod door;
@@ -74,6 +78,7 @@ pub use ticks::TickCounts;
 
 use fallback::FallbackStore;
 use inline::InlinePolicies;
+use observed::Observed;
 use tally::Tally;
 
 /// Answers checks. Each node has one engine, and all listeners share it.
@@ -90,6 +95,8 @@ pub struct Engine {
     /// Running multi-key calls. Each has a receiver.
     inflight_multi_key: watch::Sender<()>,
     tally: Tally,
+    /// The last 15 minutes, for operators.
+    observed: Mutex<Observed>,
     clock: Clock,
 }
 
@@ -113,6 +120,7 @@ impl Engine {
             histories: Arc::new(Semaphore::new(history::AT_ONCE)),
             inflight_multi_key: watch::Sender::default(),
             tally,
+            observed: Mutex::default(),
             clock,
         };
         engine.divide_stores();

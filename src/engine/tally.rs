@@ -8,14 +8,17 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 
+use super::denials::{Checked, QuotaCounts};
 use super::{Answer, Cause, Decision, Door, Fallback, Reason, Source};
-use crate::limit::policy::{OnStoreFailure, Policy};
+use crate::limit::policy::OnStoreFailure;
 use crate::limit::time::Micros;
+use crate::live::recent::Sampler;
+use crate::live::recorders::Recorders;
 use crate::store::StoreError;
 use crate::telemetry::instrument::{Count, Histogram};
 use crate::telemetry::limiter::Limiter;
 
-/// Maximum number of removed policies whose counts stay, about 13 MB.
+/// Maximum number of removed policies whose counts stay, about 15 MB.
 const GONE: usize = 20_000;
 
 named! {
@@ -56,23 +59,36 @@ pub struct Tally {
     /// Log limiter for failed refunds and resets.
     pub not_refunded: Limiter,
     pub prefilter_denials: Count,
+    /// Denied keys, and slow or denied checks.
+    pub recorders: Recorders,
 }
 
-/// Checks of one policy by door. The counts of a door exist from its first check on.
-#[derive(Debug, Default)]
-pub struct PolicyTally([OnceLock<Box<DoorTally>>; Door::ALL.len()]);
+/// The counts of one policy.
+#[derive(Debug)]
+pub struct PolicyTally {
+    pub name: Arc<str>,
+    /// Checks by door. The counts of a door exist from its first check on.
+    doors: [OnceLock<Box<DoorTally>>; Door::ALL.len()],
+    /// Denials by binding quota.
+    pub quotas: QuotaCounts,
+    /// Selects slow or denied checks to keep, by source.
+    pub samplers: [Sampler; Source::ALL.len()],
+}
 
 /// Checks by outcome, source and reason.
 type DoorTally = [[[Count; Reason::ALL.len()]; Source::ALL.len()]; Outcome::ALL.len()];
+
+/// Checks by outcome and source.
+pub type Totals = [[u64; Source::ALL.len()]; Outcome::ALL.len()];
 
 /// The labels of a count.
 type Series = (Outcome, Source, Reason, Door);
 
 impl Tally {
-    /// Counts the answers to checks of one key, which took `took` us.
-    pub fn answered(&self, policy: &Policy, door: Door, answers: &[Answer], took: Micros) {
-        let policy = self.policy(&policy.name);
-        let tally = policy.by(door);
+    /// Counts the answers to checks of one key, which took `took` us until `now` (us).
+    pub(super) fn answered(&self, checked: &Checked<'_>, answers: &[Answer], now: Micros, took: Micros) {
+        let policy = self.policy(&checked.resolved.subject.policy.name);
+        let (tally, is_slow) = (policy.by(checked.resolved.door), checked.is_slow(took));
         for answer in answers {
             let (outcome, source, reason, fallback) = match answer {
                 Ok(decision) => (Outcome::of(decision), decision.source, decision.reason, decision.fallback),
@@ -88,6 +104,14 @@ impl Tally {
             }
             if let Some(Fallback { mode, cause }) = fallback {
                 self.fallbacks[mode as usize][cause as usize].add(1);
+            }
+            if outcome == Outcome::Denied {
+                self.deny(&policy, checked, answer);
+            }
+            if (is_slow || matches!(outcome, Outcome::Denied | Outcome::Error))
+                && policy.samplers[source as usize].pass(now)
+            {
+                self.keep(&policy, checked, answer, (source, reason), (now, took));
             }
         }
     }
@@ -118,7 +142,12 @@ impl Tally {
             return tally.clone();
         }
         self.know([name]);
-        self.policies.load().get(name).cloned().unwrap_or_default()
+        self.policies.load().get(name).cloned().unwrap_or_else(|| Arc::new(PolicyTally::new(name)))
+    }
+
+    /// The counters of all known policies.
+    pub fn policies(&self) -> Arc<BTreeMap<String, Arc<PolicyTally>>> {
+        self.policies.load_full()
     }
 
     /// Adds these policies at once, since each addition copies the known ones.
@@ -130,7 +159,7 @@ impl Tally {
         self.policies.rcu(|policies| {
             let mut policies = BTreeMap::clone(policies);
             for name in names.clone() {
-                policies.entry(name.to_owned()).or_default();
+                policies.entry(name.to_owned()).or_insert_with(|| Arc::new(PolicyTally::new(name)));
             }
             policies
         });
@@ -149,8 +178,26 @@ impl Tally {
 }
 
 impl PolicyTally {
+    fn new(name: &str) -> Self {
+        let (doors, quotas, samplers) = Default::default();
+        Self { name: name.into(), doors, quotas, samplers }
+    }
+
     fn by(&self, door: Door) -> &DoorTally {
-        self.0[door as usize].get_or_init(Box::default)
+        self.doors[door as usize].get_or_init(Box::default)
+    }
+
+    /// Checks by outcome and source.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for door in self.doors.iter().filter_map(OnceLock::get) {
+            for (totals, counts) in totals.iter_mut().zip(&**door) {
+                for (total, counts) in totals.iter_mut().zip(counts) {
+                    *total += counts.iter().map(Count::total).sum::<u64>();
+                }
+            }
+        }
+        totals
     }
 
     /// All nonzero counts, and zeros for the series that every policy eventually has.
@@ -163,7 +210,7 @@ impl PolicyTally {
         let mut series = Vec::new();
         self.by(Door::Http);
         for door in Door::ALL {
-            let Some(counts) = self.0[door as usize].get() else { continue };
+            let Some(counts) = self.doors[door as usize].get() else { continue };
             for (outcome, counts) in Outcome::ALL.into_iter().zip(&**counts) {
                 for (source, counts) in Source::ALL.into_iter().zip(counts) {
                     for (reason, count) in Reason::ALL.into_iter().zip(counts) {

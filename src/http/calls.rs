@@ -10,7 +10,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use serde_json::{Value, json};
 
 use super::problem::Problem;
-use super::{check, dashboard, health, metrics, policies, problem, shed, usage};
+use super::{check, dashboard, health, live, metrics, policies, problem, shed, top, usage};
 use crate::access::Need;
 use crate::node::Node;
 
@@ -72,6 +72,8 @@ static CALLS: &[Call] = calls! {
     DELETE "/v1/usage"       Admin    Admin    true   usage::reset;
     GET    "/v1/policies"    Policies Admin    false  policies::policies;
     POST   "/v1/reload"      Admin    Admin    false  policies::reload;
+    GET    "/v1/live"        Policies Admin    false  live::live;
+    GET    "/v1/top"         Policies Admin    false  top::top;
     GET    "/metrics"        Metrics  Admin    false  metrics::metrics;
     GET    "/health/live"    Nothing  Both     false  health::live;
     GET    "/health/ready"   Nothing  Both     false  health::ready;

@@ -44,7 +44,7 @@ fn body(status: &str, health: &Health) -> Response {
     })
 }
 
-fn status(node: &Node, health: &Health) -> &'static str {
+pub(super) fn status(node: &Node, health: &Health) -> &'static str {
     if node.lifecycle.reached(Phase::Draining) {
         DRAINING
     } else if is_ok(health) {

@@ -27,6 +27,10 @@ mod health;
 
 mod metrics;
 
+mod live;
+
+mod top;
+
 mod dashboard;
 
 mod request;
@@ -39,6 +43,7 @@ mod problem;
 
 pub use calls::{Surface, description};
 pub use head::bearer;
+pub use live::publish;
 pub use service::{CheckService, trace_context};
 pub use shed::refuse_answer;
 pub(crate) use spurious_wakes::suppress_spurious_wakes;

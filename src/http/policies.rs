@@ -118,7 +118,7 @@ pub(super) async fn reload(State(node): State<Node>, RawQuery(query): RawQuery) 
 }
 
 /// An instant in UTC by RFC 3339, to the second.
-fn rfc3339(instant: Micros) -> String {
+pub(super) fn rfc3339(instant: Micros) -> String {
     let seconds = i64::try_from(instant / 1_000_000).unwrap_or(i64::MAX);
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()
 }

@@ -5,14 +5,17 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::engine::Engine;
 use crate::reload::Reloader;
-use crate::telemetry::traces::Tracing;
+use crate::telemetry::traces::{KeyNames, Tracing};
 
 mod load;
 
 mod refusals;
 
+mod watchers;
+
 pub use load::{Admitted, CallInFlight, HeavyBody, LIGHT, Load, MAX_UNREAD_BYTES};
 pub use refusals::{Caller, Refusals};
+pub use watchers::{Event, MAX_WATCHERS, Watchers};
 
 /// The state that all doors share.
 #[derive(Debug, Clone)]
@@ -24,6 +27,9 @@ pub struct Node {
     pub load: Load,
     pub refusals: Refusals,
     pub reloader: Arc<Reloader>,
+    /// Names keys for operators, as in traces.
+    pub keys: Arc<KeyNames>,
+    pub watchers: Watchers,
 }
 
 /// The phases of a node, in order. A node never returns to an earlier one.

@@ -119,6 +119,8 @@ pub struct ShardReading {
     pub queued: usize,
     /// Its clock minus this node's, us.
     pub clock_offset: i64,
+    /// Whether there is a connection, and the server answers. Else the breaker is open.
+    pub is_connected: bool,
     pub counts: ShardCounts,
 }
 

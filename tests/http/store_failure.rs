@@ -13,7 +13,7 @@ use tollgate::engine::fallback::FallbackStore;
 use tollgate::limit::key::KeyType;
 use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
 use tollgate::limit::quota::{Quota, Rule};
-use tollgate::node::{Lifecycle, Load, Node, Refusals};
+use tollgate::node::{Lifecycle, Load, Node, Refusals, Watchers};
 use tollgate::prefilter::Prefilter;
 use tollgate::reload::Reloader;
 use tollgate::store::Generations;
@@ -103,7 +103,7 @@ async fn start() -> String {
     let config = built_in(&Overrides::default(), 0).unwrap();
     let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
     let (lifecycle, refusals) = (Lifecycle::default(), Refusals::default());
-    let node = Node { engine, lifecycle, load: Load::default(), refusals, reloader, tracing: None };
+    let node = Node { engine, lifecycle, load: Load::default(), refusals, reloader, tracing: None, keys: Arc::default(), watchers: Watchers::default() };
     serve(node).await
 }
 

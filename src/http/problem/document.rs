@@ -9,6 +9,7 @@ use super::violations::{MAX_EXPLAINED, Violations, did_you_mean};
 use crate::access::Refused;
 use crate::config::{Fault, Place};
 use crate::http::answer::{self, Object};
+use crate::node::MAX_WATCHERS;
 use crate::reload::ReloadError;
 
 /// The reason why a call, or one check of a batch, has no decision.
@@ -171,6 +172,12 @@ impl Problem {
     /// 503: the node is overloaded and decided nothing.
     pub(in crate::http) fn overloaded() -> Self {
         Self::new(Kind::OVERLOADED, "this node has as many calls in flight as it takes; ask again in a second")
+    }
+
+    /// 503: `GET /v1/live` has as many subscribers as it takes.
+    pub(in crate::http) fn too_many_watchers() -> Self {
+        let detail = format!("this node has {MAX_WATCHERS} subscribers of /v1/live already; ask again in a second");
+        Self::new(Kind::OVERLOADED, detail)
     }
 
     /// 503: clients do not read their answers. The node has not decided the call, or has no room

@@ -1,6 +1,7 @@
 //! Query strings, as strict as bodies: no unknown, duplicate or missing parameters.
 
 use std::borrow::Cow;
+use std::ops::RangeInclusive;
 
 use axum::http::StatusCode;
 use percent_encoding::percent_decode;
@@ -10,6 +11,11 @@ use super::members::Members;
 use crate::engine::{Check, Door};
 use crate::http::problem::{Violation, Violations};
 use crate::limit::quota::MAX_UNITS;
+use crate::live::rings::SECONDS;
+use crate::live::space_saving::CAPACITY;
+
+/// Keys that a list shows by default.
+pub(in crate::http) const SHOWN: usize = 20;
 
 /// The status of a denial: `?deny_status=`, else 200.
 pub(in crate::http) fn deny_status(query: Option<&str>) -> Result<StatusCode, Violations> {
@@ -21,6 +27,36 @@ pub(in crate::http) fn deny_status(query: Option<&str>) -> Result<StatusCode, Vi
         _ => Err("must be 429, 401 or 403".into()),
     });
     parameters.finish(status.unwrap_or(StatusCode::OK))
+}
+
+/// `?seconds=`: the history in the first snapshot.
+pub(in crate::http) fn live(query: Option<&str>) -> Result<u64, Violations> {
+    let mut parameters = Members::of_query(query, &["seconds"]);
+    let seconds = parameters.take("seconds", |text| integer(&text, 1..=SECONDS as u64));
+    parameters.finish(seconds.unwrap_or(1))
+}
+
+/// The keys that `GET /v1/top` lists.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::http) struct Top {
+    pub(in crate::http) policy: Option<String>,
+    pub(in crate::http) most: usize,
+    pub(in crate::http) minutes: u64,
+}
+
+/// `?policy=&n=&minutes=`.
+pub(in crate::http) fn top(query: Option<&str>) -> Result<Top, Violations> {
+    let mut parameters = Members::of_query(query, &["policy", "n", "minutes"]);
+    let policy = parameters.take("policy", |name| Ok(name.into_owned()));
+    let most = parameters.take("n", |text| integer(&text, 1..=CAPACITY as u64));
+    let minutes = parameters.take("minutes", |text| match &*text {
+        "1" => Ok(1),
+        "5" => Ok(5),
+        "15" => Ok(15),
+        _ => Err("must be 1, 5 or 15".into()),
+    });
+    let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(SHOWN);
+    parameters.finish(Top { policy, most, minutes: minutes.unwrap_or(1) })
 }
 
 /// A call without parameters.
@@ -42,16 +78,16 @@ fn of_key(mut parameters: Members<'_, Cow<'_, str>>) -> Result<Check, Violations
     parameters.require("key");
     let policy = parameters.take("policy", |name| Ok(name.into_owned()));
     let key = parameters.take("key", |key| check_key(&key).map(|()| key.into_owned()));
-    let cost = parameters.take("cost", |text| cost(&text));
+    let cost = parameters.take("cost", |text| integer(&text, 0..=MAX_UNITS));
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
     parameters.finish(Check::new(policy, key.unwrap_or_default(), cost.unwrap_or(0), Door::Http))
 }
 
-fn cost(text: &str) -> Result<u64, String> {
+fn integer(text: &str, range: RangeInclusive<u64>) -> Result<u64, String> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten();
     digits
-        .filter(|cost| *cost <= MAX_UNITS)
-        .ok_or_else(|| format!("must be an integer from 0 to {MAX_UNITS}"))
+        .filter(|number| range.contains(number))
+        .ok_or_else(|| format!("must be an integer from {} to {}", range.start(), range.end()))
 }
 
 impl<'a> Members<'a, Cow<'a, str>> {

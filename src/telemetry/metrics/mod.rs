@@ -13,7 +13,7 @@ mod text;
 
 mod process;
 
-pub use text::{CONTENT_TYPE, text};
+pub use text::{CONTENT_TYPE, revision, text};
 
 macro_rules! metrics {
     (
@@ -40,6 +40,8 @@ metrics! {
     pub struct Metrics {
         /// Checks that were answered: allowed, denied or error, by whom and why.
         pub checks: Family<u64> = "tollgate_checks",
+        /// Checks that a quota denied, by its name.
+        pub denials: Family<u64> = "tollgate_denials",
         /// How long a check took in this node, by who answered it.
         pub check_duration: Family<Distribution> = "tollgate_check_duration_seconds",
         /// From sending a script call to its reply.

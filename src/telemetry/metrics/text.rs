@@ -27,10 +27,13 @@ pub fn text(mut metrics: Metrics) -> String {
     classic(&written)
 }
 
-/// The version and the revision. A build from a repository passes the revision to the compiler.
+/// The revision of the source. A build from a repository passes it to the compiler.
+pub fn revision() -> &'static str {
+    option_env!("TOLLGATE_REVISION").filter(|revision| !revision.is_empty()).unwrap_or("unknown")
+}
+
 fn build_labels() -> Labels {
-    let revision = option_env!("TOLLGATE_REVISION").filter(|revision| !revision.is_empty()).unwrap_or("unknown");
-    vec![("version", env!("CARGO_PKG_VERSION").into()), ("revision", revision.into())]
+    vec![("version", env!("CARGO_PKG_VERSION").into()), ("revision", revision().into())]
 }
 
 fn classic(written: &str) -> String {

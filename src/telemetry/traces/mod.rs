@@ -35,18 +35,19 @@ mod request;
 
 mod part;
 
+mod key_names;
+
 mod check_result;
 
 mod store;
 
 pub use check_result::{Answered, answered};
-pub use part::{Part, carried, is_recorded, part};
+pub use key_names::KeyNames;
+pub use part::{Part, carried, is_recorded, part, trace_id};
 pub use request::{Incoming, Protocol, Request};
 pub use root::AnswerStatus;
 pub use settings::{InvalidVariable, Settings};
 pub use store::{Call, StoreSpan, Waiting, called};
-
-use check_result::KeyNames;
 
 /// Longest time to deliver the last spans at the end.
 const LAST_DELIVERY: Duration = Duration::from_secs(2);
@@ -56,7 +57,7 @@ const LAST_DELIVERY: Duration = Duration::from_secs(2);
 pub struct Tracing {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
-    keys: KeyNames,
+    keys: Arc<KeyNames>,
     /// The fraction of unsampled requests with a denial or failure that is kept, 0 to 1.
     keep_denials: f64,
     /// Whether a caller's decision not to sample is final.
@@ -67,13 +68,13 @@ pub struct Tracing {
 }
 
 impl Tracing {
-    /// Starts delivery by `settings`. Needs a tokio runtime around it.
+    /// Starts delivery by `settings`, with `keys` as the names of keys. Needs a tokio runtime around it.
     ///
     /// # Errors
     /// The endpoint is not an address.
-    pub fn start(settings: Settings, clock: Clock) -> Result<Arc<Self>, InvalidVariable> {
+    pub fn start(settings: Settings, keys: Arc<KeyNames>, clock: Clock) -> Result<Arc<Self>, InvalidVariable> {
         let (follows_parents, roots) = (settings.follows_parents, settings.roots);
-        let (keys, keep_denials) = (KeyNames::new(&settings), settings.keep_denials);
+        let keep_denials = settings.keep_denials;
         let processor = delivery::processor(&settings)?;
         let provider = SdkTracerProvider::builder()
             .with_sampler(sampling::Sampling(settings.sampler))

@@ -19,6 +19,15 @@ pub fn is_recorded() -> bool {
     Context::map_current(|context| context.get::<Arc<Root>>().is_some() && context.span().is_recording())
 }
 
+/// The id of the current trace, if the request is recorded.
+pub fn trace_id() -> Option<String> {
+    Context::map_current(|context| {
+        let span = context.span();
+        (context.get::<Arc<Root>>().is_some() && span.is_recording())
+            .then(|| span.span_context().trace_id().to_string())
+    })
+}
+
 /// Attaches `task`, which another task runs, to the current request.
 pub fn carried<T>(task: impl Future<Output = T>) -> impl Future<Output = T> {
     task.with_context(Context::current()).in_current_span()

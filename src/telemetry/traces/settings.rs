@@ -60,11 +60,6 @@ pub struct Settings {
     pub(super) queue: u64,
     /// See [`super::Tracing`].
     pub keep_denials: f64,
-    /// Whether keys are recorded in clear text.
-    pub record_keys: bool,
-    /// Nodes with the same secret write the same hash for a key. Without one, each node has its
-    /// own.
-    pub(super) hash_secret: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,8 +167,6 @@ impl Settings {
             resource: resource(variable)?,
             queue,
             keep_denials: 0.0,
-            record_keys: false,
-            hash_secret: variable("TOLLGATE_KEY_HASH_SECRET"),
         }))
     }
 }

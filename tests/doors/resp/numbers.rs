@@ -13,7 +13,7 @@ use tollgate::config::{Limits, Overrides, Setup, Source, load};
 use tollgate::engine::Engine;
 use tollgate::engine::fallback::FallbackStore;
 use tollgate::gateway::resp::{Service, serve};
-use tollgate::node::{Lifecycle, Load, Node, Refusals};
+use tollgate::node::{Lifecycle, Load, Node, Refusals, Watchers};
 use tollgate::prefilter::Prefilter;
 use tollgate::reload::Reloader;
 use tollgate::store::{Generations, MemoryStore, Store};
@@ -33,7 +33,7 @@ fn client(time: &Arc<AtomicU64>) -> (BufReader<DuplexStream>, watch::Sender<()>)
     let engine = Arc::new(Engine::new(&config, prefilter, Store::Memory(store()), fallback, clock.clone()));
     let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
     let (lifecycle, load) = (Lifecycle::default(), Load::default());
-    let node = Node { engine, lifecycle, load, refusals: Refusals::default(), reloader, tracing: None };
+    let node = Node { engine, lifecycle, load, refusals: Refusals::default(), reloader, tracing: None, keys: Arc::default(), watchers: Watchers::default() };
     let (ours, theirs) = tokio::io::duplex(64 * 1024);
     let (end, ended) = watch::channel(());
     tokio::spawn(serve(Service::new(&node, Reach::Loopback), theirs, Limits::default(), ended));

@@ -9,7 +9,7 @@ use tollgate::clock::Clock;
 use tollgate::config::{Overrides, Setup, built_in};
 use tollgate::engine::Engine;
 use tollgate::engine::fallback::FallbackStore;
-use tollgate::node::{Lifecycle, Load, Node, Refusals};
+use tollgate::node::{Lifecycle, Load, Node, Refusals, Watchers};
 use tollgate::prefilter::Prefilter;
 use tollgate::reload::Reloader;
 use tollgate::store::Generations;
@@ -114,6 +114,6 @@ async fn start(load_cap: Load) -> String {
         Arc::new(Engine::new(config.policies.clone(), prefilter, Store::Memory(memory()), fallback, Clock::system()));
     let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
     let (lifecycle, refusals) = (Lifecycle::default(), Refusals::default());
-    let node = Node { engine, lifecycle, load: load_cap, refusals, reloader, tracing: None };
+    let node = Node { engine, lifecycle, load: load_cap, refusals, reloader, tracing: None, keys: Arc::default(), watchers: Watchers::default() };
     serve(node).await
 }

@@ -34,6 +34,8 @@ pub struct ShardMetrics {
     calls: Histogram,
     /// All lanes share it.
     checks_per_call: Arc<Histogram>,
+    /// Checks in script calls to this shard.
+    checks: Count,
     errors: [Count; StoreError::KINDS.len()],
     retries: [Count; RETRIES.len()],
     /// Requests that the drivers have received and not sent yet.
@@ -42,8 +44,8 @@ pub struct ShardMetrics {
 
 impl ShardMetrics {
     pub fn new(checks_per_call: Arc<Histogram>) -> Self {
-        let (errors, retries) = Default::default();
-        Self { calls: Histogram::new(SPANS), checks_per_call, errors, retries, held: AtomicUsize::new(0) }
+        let (checks, errors, retries) = Default::default();
+        Self { calls: Histogram::new(SPANS), checks_per_call, checks, errors, retries, held: AtomicUsize::new(0) }
     }
 
     /// Notes that a driver's queue changes from `before` to `after` requests.
@@ -65,6 +67,7 @@ impl ShardMetrics {
     pub fn sent(&self, checks: usize) {
         if checks > 0 {
             self.checks_per_call.observe(checks as u64, 1);
+            self.checks.add(checks as u64);
         }
     }
 
@@ -80,7 +83,8 @@ impl ShardMetrics {
     pub fn read(&self) -> ShardCounts {
         let errors = StoreError::KINDS.iter().zip(&self.errors).map(|(kind, count)| (*kind, count.total()));
         let retries = RETRIES.iter().zip(&self.retries).map(|(why, count)| (*why, count.total()));
-        ShardCounts { calls: self.calls.read(MICROS), errors: errors.collect(), retries: retries.collect() }
+        let (calls, checks) = (self.calls.read(MICROS), self.checks.total());
+        ShardCounts { calls, checks, errors: errors.collect(), retries: retries.collect() }
     }
 }
 
@@ -89,6 +93,8 @@ impl ShardMetrics {
 pub struct ShardCounts {
     /// The durations of script calls, s.
     pub calls: Distribution,
+    /// Checks in these calls.
+    pub checks: u64,
     pub errors: Vec<(&'static str, u64)>,
     pub retries: Vec<(&'static str, u64)>,
 }

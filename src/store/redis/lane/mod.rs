@@ -138,6 +138,7 @@ impl Lane {
                 + self.0.durable.get().map_or(0, LaneSender::waiting)
                 + self.0.shard.metrics.held(),
             clock_offset: self.0.shard.offset(),
+            is_connected: self.0.shard.is_connected(),
             counts: self.0.shard.metrics.read(),
         }
     }

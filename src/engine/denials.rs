@@ -1,0 +1,127 @@
+//! The denials of a policy by quota and by key, and the slow or denied checks to show.
+
+use std::sync::{Arc, OnceLock};
+
+use super::check::Resolved;
+use super::tally::{PolicyTally, Tally};
+use super::{Answer, Decision, Reason, Source};
+use crate::limit::key::{Fingerprint, Fingerprinter};
+use crate::limit::policy::Policy;
+use crate::limit::time::{MICROS_PER_MILLI, Micros, micros};
+use crate::live::recent::Recent;
+use crate::live::recorders::Denied;
+use crate::telemetry::instrument::Count;
+use crate::telemetry::traces;
+
+/// Quotas of one policy with counts of their own. Overrides may bring more.
+const QUOTAS: usize = 32;
+
+/// Counts the denials by further quotas. No quota is named so.
+const OTHERS: &str = "(others)";
+
+/// Counts the denials by quotas of requests, since no label comes from a caller.
+const OF_REQUESTS: &str = "(request)";
+
+/// Checks up to this are never slow: it is a tenth of the shortest timeout.
+const QUICK: Micros = MICROS_PER_MILLI / 10;
+
+/// Denials by the name of the binding quota.
+#[derive(Debug, Default)]
+pub struct QuotaCounts {
+    named: OnceLock<Box<[OnceLock<(Box<str>, Count)>; QUOTAS]>>,
+    others: Count,
+}
+
+impl QuotaCounts {
+    fn add(&self, name: &str) {
+        let named = self.named.get_or_init(Box::default);
+        let mut slots = named.iter().map(|slot| slot.get_or_init(|| (name.into(), Count::default())));
+        slots.find(|(known, _)| **known == *name).map_or(&self.others, |(_, count)| count).add(1);
+    }
+
+    /// All counts by name. The `usual` names have one from the start.
+    pub fn read<'a>(&self, usual: impl Iterator<Item = &'a str>) -> Vec<(String, u64)> {
+        let named = self.named.get().map_or(&[][..], |named| &named[..]);
+        let named = named.iter().filter_map(OnceLock::get);
+        let mut counts: Vec<_> = named.map(|(name, count)| (name.to_string(), count.total())).collect();
+        for name in usual {
+            if counts.iter().all(|(known, _)| known != name) {
+                counts.push((name.to_owned(), 0));
+            }
+        }
+        counts.extend(Some((OTHERS.to_owned(), self.others.total())).filter(|(_, count)| *count > 0));
+        counts
+    }
+}
+
+/// The checks of one key that were answered.
+pub(super) struct Checked<'a> {
+    pub(super) resolved: &'a Resolved,
+    pub(super) fingerprinter: &'a Fingerprinter,
+}
+
+impl Checked<'_> {
+    /// Whether the checks took longer than a tenth of their policy's timeout.
+    pub(super) fn is_slow(&self, took: Micros) -> bool {
+        took > QUICK && took > micros(self.resolved.subject.policy.timeout) / 10
+    }
+
+    /// Identifies the policy and the key, whatever quotas a request brings.
+    fn fingerprint(&self) -> Fingerprint {
+        let subject = &self.resolved.subject;
+        match has_own_quotas(&subject.policy) {
+            true => self.fingerprinter.fingerprint(&subject.policy.name, &subject.key),
+            false => subject.fingerprint,
+        }
+    }
+}
+
+fn has_own_quotas(policy: &Policy) -> bool {
+    policy.options.counters.is_some() && !policy.is_of_envoy()
+}
+
+/// The name of the binding quota in a metric.
+fn label(decision: &Decision) -> Option<&str> {
+    let binding = decision.binding.as_ref()?;
+    if has_own_quotas(&decision.policy) {
+        return Some(OF_REQUESTS);
+    }
+    decision.policy.quotas.get(binding.quota).map(|quota| &*quota.name)
+}
+
+impl Tally {
+    /// Counts a denial by its quota, and by its key.
+    pub(super) fn deny(&self, policy: &PolicyTally, checked: &Checked<'_>, answer: &Answer) {
+        if let Some(quota) = answer.as_ref().ok().and_then(label) {
+            policy.quotas.add(quota);
+        }
+        let key = &checked.resolved.subject.key;
+        let denied = || Denied { policy: policy.name.clone(), key: key.clone() };
+        self.recorders.deny(checked.fingerprint(), denied);
+    }
+
+    /// Keeps a slow or denied check.
+    #[cold]
+    pub(super) fn keep(
+        &self,
+        policy: &PolicyTally,
+        checked: &Checked<'_>,
+        answer: &Answer,
+        (source, reason): (Source, Reason),
+        (at, took): (Micros, Micros),
+    ) {
+        let decision = answer.as_ref().ok();
+        let quota = decision.and_then(|decision| decision.policy.quotas.get(decision.binding?.quota));
+        self.recorders.keep(Recent {
+            at,
+            policy: policy.name.clone(),
+            key: Arc::clone(&checked.resolved.subject.key),
+            allowed: decision.is_some_and(|decision| decision.allowed),
+            reason: reason.name(),
+            source: source.name(),
+            quota: quota.map(|quota| quota.name.as_str().into()),
+            took,
+            trace_id: traces::trace_id().map(Into::into),
+        });
+    }
+}

@@ -1,0 +1,169 @@
+//! What operators see of the last 15 minutes. Once a second [`Engine::observe`] reads the counters
+//! that checks fill anyway, and empties the tables of denied keys.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use super::tally::{Outcome, Totals};
+use super::{Engine, Source};
+use crate::limit::time::MICROS_PER_SECOND;
+use crate::live::recent::{Recent, push_newest};
+use crate::live::recorders::Table;
+use crate::live::rings::{Checks, Rings, Second, ShardCalls, bounded_checks, bounded_shards, quantile};
+use crate::live::snapshot::{ShardState, Snapshot, StoreState};
+use crate::live::space_saving::SpaceSaving;
+use crate::live::top::{Denials, TopKeys};
+
+/// The last 15 minutes.
+#[derive(Debug, Default)]
+pub struct Observed {
+    rings: Rings,
+    top: TopKeys,
+    recent: VecDeque<Recent>,
+    before: Before,
+}
+
+/// The counters at the last look.
+#[derive(Debug, Default)]
+struct Before {
+    policies: BTreeMap<Arc<str>, Totals>,
+    /// Durations by upper bound in us.
+    durations: Vec<(f64, u64)>,
+    shards: BTreeMap<Arc<str>, ShardCalls>,
+}
+
+impl Engine {
+    /// Notes the second that has just ended. Called once a second.
+    pub fn observe(&self) {
+        let at = (self.clock.now() / MICROS_PER_SECOND).saturating_sub(1);
+        let mut observed = self.observed();
+        let checks = self.new_checks(&mut observed.before);
+        let (p50, p99) = self.new_durations(&mut observed.before);
+        let shards = self.new_calls(&mut observed.before);
+        let mut keys = SpaceSaving::default();
+        for Table { denied, recent } in self.tally.recorders.take() {
+            keys.merge(denied);
+            recent.into_iter().for_each(|recent| push_newest(&mut observed.recent, recent));
+        }
+        let denied = checks.iter().filter(|checks| checks.outcome == Outcome::Denied.name());
+        let denied: Vec<_> = denied.map(|checks| (checks.policy.clone(), checks.count)).collect();
+        observed.top.add(at, keys, denied.into_iter());
+        let (checks, shards) = (bounded_checks(checks), bounded_shards(shards));
+        observed.rings.add(Second { at, p50, p99, checks, shards });
+    }
+
+    /// The checks since the last look.
+    fn new_checks(&self, before: &mut Before) -> Vec<Checks> {
+        let (policies, mut new) = (self.tally.policies(), Vec::new());
+        for policy in policies.values() {
+            let totals = policy.totals();
+            let last = match before.policies.get_mut(&policy.name) {
+                Some(last) => std::mem::replace(last, totals),
+                None => before.policies.insert(policy.name.clone(), totals).unwrap_or_default(),
+            };
+            for (outcome, (totals, last)) in Outcome::ALL.into_iter().zip(totals.iter().zip(&last)) {
+                for (source, (total, last)) in Source::ALL.into_iter().zip(totals.iter().zip(last)) {
+                    // A policy that was dropped and is back counts from zero.
+                    let count = total.saturating_sub(*last);
+                    if count > 0 {
+                        let (policy, outcome, source) = (policy.name.clone(), outcome.name(), source.name());
+                        new.push(Checks { policy, outcome, source, count });
+                    }
+                }
+            }
+        }
+        if before.policies.len() > policies.len() {
+            before.policies.retain(|name, _| policies.contains_key(&**name));
+        }
+        new
+    }
+
+    /// The median and the 99th percentile of the durations since the last look, us.
+    fn new_durations(&self, before: &mut Before) -> (Option<u64>, Option<u64>) {
+        let mut all: Vec<(f64, u64)> = Vec::new();
+        for (_, durations) in self.tally.durations() {
+            let buckets = durations.read(1.0).buckets;
+            all.resize(buckets.len(), (0.0, 0));
+            all.iter_mut().zip(buckets).for_each(|(all, (bound, count))| *all = (bound, all.1 + count));
+        }
+        let mut new = all.clone();
+        new.iter_mut().zip(&before.durations).for_each(|(new, last)| new.1 -= last.1);
+        before.durations = all;
+        (quantile(&new, 0.5), quantile(&new, 0.99))
+    }
+
+    /// The calls to each shard since the last look.
+    fn new_calls(&self, before: &mut Before) -> Vec<ShardCalls> {
+        let readings = self.store.readings().into_iter().map(|shard| ShardCalls {
+            shard: shard.address.into(),
+            calls: shard.counts.calls.buckets.iter().map(|(_, count)| count).sum(),
+            checks: shard.counts.checks,
+            errors: shard.counts.errors.iter().map(|(_, count)| count).sum(),
+        });
+        let last = std::mem::take(&mut before.shards);
+        before.shards = readings.map(|shard| (shard.shard.clone(), shard)).collect();
+        let new = before.shards.values().map(|now| match last.get(&now.shard) {
+            // A lane that was replaced counts from zero.
+            Some(last) => ShardCalls {
+                shard: now.shard.clone(),
+                calls: now.calls.saturating_sub(last.calls),
+                checks: now.checks.saturating_sub(last.checks),
+                errors: now.errors.saturating_sub(last.errors),
+            },
+            None => now.clone(),
+        });
+        new.filter(|shard| shard.calls + shard.checks + shard.errors > 0).collect()
+    }
+
+    fn observed(&self) -> MutexGuard<'_, Observed> {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The denials of the last `minutes`: 1, 5 or 15.
+    pub fn denials(&self, minutes: u64) -> Denials {
+        self.observed().top.of(minutes, self.clock.now() / MICROS_PER_SECOND)
+    }
+
+    /// The present, with the last `seconds` that have ended.
+    pub fn snapshot(&self, seconds: u64) -> Snapshot {
+        let now = self.clock.now();
+        let at = (now / MICROS_PER_SECOND).saturating_sub(1);
+        let (store, observed) = (self.store_state(), self.observed());
+        let seconds = observed.rings.last(at, seconds);
+        Snapshot {
+            at: seconds.last().map_or(at, |second| second.at),
+            now,
+            seconds,
+            denials: observed.top.of(1, now / MICROS_PER_SECOND),
+            store,
+            recent: observed.recent.iter().rev().cloned().collect(),
+        }
+    }
+
+    fn store_state(&self) -> StoreState {
+        let health = self.health();
+        let mut readings: BTreeMap<String, _> =
+            self.store.readings().into_iter().map(|shard| (shard.address.clone(), shard)).collect();
+        let shards = health.shards.into_iter().map(|shard| {
+            let reading = readings.remove(&shard.address);
+            ShardState {
+                errors: reading.as_ref().map(|reading| reading.counts.errors.iter().map(|(_, count)| count).sum()),
+                breaker_open: reading.as_ref().map(|reading| !reading.is_connected),
+                queued: reading.as_ref().map(|reading| reading.queued),
+                clock_offset: reading.as_ref().map(|reading| reading.clock_offset),
+                address: shard.address,
+                up: shard.up,
+                reason: shard.reason,
+                server: None,
+            }
+        });
+        StoreState {
+            kind: health.kind,
+            topology_age: health.topology_age,
+            slots_without_owner: health.topology_age.map(|_| health.slots_without_owner),
+            is_full: health.is_full,
+            reason: health.reason.clone(),
+            shards: shards.collect(),
+        }
+    }
+}

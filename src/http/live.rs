@@ -1,0 +1,170 @@
+//! `GET /v1/live` reports the present state each second, as server-sent events.
+//!
+//! All subscribers share the rendered snapshots. Only the first one has a history of its own.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
+use futures_util::stream::unfold;
+use tokio::sync::mpsc::Receiver;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::answer::{self, Object};
+use super::health;
+use super::policies::rfc3339;
+use super::problem::{Problem, panicked};
+use super::request::query::{self, SHOWN};
+use super::top::{keys, shows_keys, write_heaviest, write_key};
+use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND};
+use crate::live::rings::Second;
+use crate::live::snapshot::{ServerState, ShardState, Snapshot, StoreState};
+use crate::node::{Event, Node};
+use crate::telemetry::metrics::revision;
+
+/// The longest silence. Proxies close silent connections.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// A comment, which clients ignore.
+const SILENCE: &[u8] = b": heartbeat\n\n";
+
+/// Names of policies in a snapshot. Configurations may have thousands.
+const NAMES: usize = 1000;
+
+/// Ends a second, and sends the snapshot to all subscribers. Called once a second.
+pub fn publish(node: &Node) {
+    node.watchers.publish(|| node.engine.observe(), |in_clear| event(node, 1, in_clear).into());
+}
+
+pub(super) async fn live(
+    State(node): State<Node>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let seconds = query::live(query.as_deref()).map_err(Problem::invalid)?;
+    let in_clear = shows_keys(&node, &headers);
+    // A long history takes milliseconds, so a blocking thread writes it.
+    let joining = spawn_blocking(move || node.watchers.join(in_clear, || event(&node, seconds, in_clear)));
+    let (first, events) = match joining.await {
+        Ok(joined) => joined.ok_or_else(Problem::too_many_watchers)?,
+        Err(error) => return Ok(panicked(Box::new(error))),
+    };
+    let mut response = Response::new(stream(first, events));
+    let fields = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    response.headers_mut().extend(fields.map(|(name, value)| (name, HeaderValue::from_static(value))));
+    Ok(response)
+}
+
+/// The first event and those that follow, until they end.
+fn stream(first: Vec<u8>, events: Receiver<Event>) -> Body {
+    let next = async |(first, mut events): (Option<Vec<u8>>, Receiver<Event>)| {
+        let bytes = match first {
+            Some(first) => Bytes::from(first),
+            None => match timeout(HEARTBEAT, events.recv()).await {
+                Ok(event) => Bytes::from_owner(event?),
+                Err(_) => Bytes::from_static(SILENCE),
+            },
+        };
+        Some((Ok::<_, Infallible>(bytes), (None, events)))
+    };
+    Body::from_stream(unfold((Some(first), events), next))
+}
+
+/// A snapshot as an event, with the last `seconds`.
+fn event(node: &Node, seconds: u64, in_clear: bool) -> Vec<u8> {
+    let snapshot = node.engine.snapshot(seconds);
+    let data = answer::bytes(|object| write(object, node, &snapshot, in_clear));
+    // JSON has no line breaks.
+    [format!("event: snapshot\nid: {}\ndata: ", snapshot.at).as_bytes(), &data, b"\n\n"].concat()
+}
+
+fn write(object: &mut Object<'_>, node: &Node, snapshot: &Snapshot, in_clear: bool) {
+    object.number("at", snapshot.at);
+    object.object("node", |object| write_node(object, node, snapshot, in_clear));
+    object.object("policies", |object| write_policies(object, node));
+    object.list("seconds", snapshot.seconds.iter(), |second, object| write_second(object, second));
+    write_heaviest(object, node, in_clear, &snapshot.denials, None, SHOWN);
+    object.object("store", |object| write_store(object, &snapshot.store));
+    object.list("recent", snapshot.recent.iter(), |recent, object| {
+        object.number("at_ms", recent.at / MICROS_PER_MILLI);
+        object.value("policy", &*recent.policy);
+        write_key(object, node, in_clear, &recent.policy, &recent.key);
+        object.bool("allowed", recent.allowed);
+        object.word("reason", recent.reason);
+        object.word("source", recent.source);
+        object.given("quota", recent.quota.as_deref());
+        object.number("took_us", recent.took);
+        object.given("trace_id", recent.trace_id.as_deref());
+    });
+    object.given("trace_url", node.reloader.telemetry().trace_url.as_ref());
+}
+
+fn write_node(object: &mut Object<'_>, node: &Node, snapshot: &Snapshot, in_clear: bool) {
+    object.word("version", env!("CARGO_PKG_VERSION"));
+    object.value("revision", revision());
+    object.number("uptime_s", snapshot.now.saturating_sub(node.reloader.started_at()) / MICROS_PER_SECOND);
+    object.word("status", health::status(node, &node.engine.health()));
+    object.word("keys", keys(in_clear));
+}
+
+fn write_policies(object: &mut Object<'_>, node: &Node) {
+    let (policies, last) = (node.engine.policies(), node.reloader.last());
+    object.word("version", &policies.version);
+    object.word("loaded_at", &rfc3339(policies.loaded_at));
+    object.bool("reload_successful", last.successful());
+    object.value("faults", &last.faults.len());
+    object.value("names", &policies.by_name.keys().take(NAMES).collect::<Vec<_>>());
+}
+
+fn write_second(object: &mut Object<'_>, second: &Second) {
+    object.number("at", second.at);
+    object.given("p50_us", second.p50);
+    object.given("p99_us", second.p99);
+    object.list("checks", second.checks.iter(), |checks, object| {
+        object.value("policy", &*checks.policy);
+        object.word("outcome", checks.outcome);
+        object.word("source", checks.source);
+        object.number("count", checks.count);
+    });
+    object.list("shards", second.shards.iter(), |shard, object| {
+        object.value("shard", &*shard.shard);
+        object.number("calls", shard.calls);
+        object.number("checks", shard.checks);
+        object.number("errors", shard.errors);
+    });
+}
+
+fn write_store(object: &mut Object<'_>, store: &StoreState) {
+    object.word("kind", store.kind);
+    object.given("topology_age_ms", store.topology_age.map(|age| age / MICROS_PER_MILLI));
+    object.given("slots_without_owner", store.slots_without_owner);
+    object.given("full", Some(true).filter(|_| store.is_full));
+    object.given("reason", store.reason.as_ref());
+    object.list("shards", store.shards.iter(), |shard, object| write_shard(object, shard));
+}
+
+fn write_shard(object: &mut Object<'_>, shard: &ShardState) {
+    object.value("address", &shard.address);
+    object.bool("up", shard.up);
+    object.given("reason", shard.reason.as_ref());
+    object.given("breaker", shard.breaker_open.map(|is_open| if is_open { "open" } else { "closed" }));
+    object.given("queued", shard.queued);
+    object.given("clock_offset_us", shard.clock_offset);
+    object.given("errors", shard.errors);
+    if let Some(server) = &shard.server {
+        object.object("server", |object| write_server(object, server));
+    }
+}
+
+fn write_server(object: &mut Object<'_>, server: &ServerState) {
+    object.given("memory_bytes", server.memory_bytes);
+    object.given("max_memory_bytes", server.max_memory_bytes);
+    object.given("memory_policy", server.memory_policy.as_ref());
+    object.given("operations_per_s", server.operations_per_s);
+    object.given("replication_lag_bytes", server.replication_lag_bytes);
+    object.given("keys", server.keys);
+}

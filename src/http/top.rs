@@ -1,0 +1,67 @@
+//! `GET /v1/top` lists the keys that were denied most.
+
+use axum::extract::{RawQuery, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+
+use super::answer::{self, Object};
+use super::head::bearer;
+use super::problem::Problem;
+use super::request::query;
+use crate::engine::CheckError;
+use crate::live::top::Denials;
+use crate::node::Node;
+
+pub(super) async fn top(
+    State(node): State<Node>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let query::Top { policy, most, minutes } = query::top(query.as_deref()).map_err(Problem::invalid)?;
+    if let Some(unknown) = policy.as_ref().filter(|policy| !node.engine.policies().by_name.contains_key(*policy)) {
+        return Err(node.refused(&CheckError::UnknownPolicy(unknown.clone())));
+    }
+    let (in_clear, denials) = (shows_keys(&node, &headers), node.engine.denials(minutes));
+    Ok(answer::object(|object| {
+        object.number("minutes", minutes);
+        object.word("keys", keys(in_clear));
+        object.number("denied", denials.total(policy.as_deref()));
+        write_heaviest(object, &node, in_clear, &denials, policy.as_deref(), most);
+    }))
+}
+
+/// Whether the caller may read keys in clear.
+pub(super) fn shows_keys(node: &Node, headers: &HeaderMap) -> bool {
+    node.keys.in_clear || node.reloader.running().access.is_admin(bearer(headers))
+}
+
+/// How an answer names keys.
+pub(super) fn keys(in_clear: bool) -> &'static str {
+    if in_clear { "clear" } else { "hashed" }
+}
+
+/// Writes the keys that were denied most, the heaviest first.
+pub(super) fn write_heaviest(
+    object: &mut Object<'_>,
+    node: &Node,
+    in_clear: bool,
+    denials: &Denials,
+    policy: Option<&str>,
+    most: usize,
+) {
+    object.list("top", denials.heaviest(policy, most).into_iter(), |entry, object| {
+        let (policy, key) = (&entry.value.policy, &entry.value.key);
+        object.value("policy", &**policy);
+        write_key(object, node, in_clear, policy, key);
+        object.number("denied", entry.count);
+        object.number("at_least", entry.at_least());
+    });
+}
+
+/// Writes the hash of a key, and the key itself only in clear.
+pub(super) fn write_key(object: &mut Object<'_>, node: &Node, in_clear: bool, policy: &str, key: &str) {
+    if in_clear {
+        object.value("key", key);
+    }
+    object.word("key_hash", &node.keys.hash(policy, key));
+}

@@ -1,0 +1,24 @@
+//! What operators see: counts of the last minutes, the keys denied most, and recent checks.
+//!
+//! ```text
+//! check -> recorders  one small table for each thread; no check waits for one
+//! once a second       the counters of the engine, and the tables
+//!   -> rings          counts of each second, 15 minutes
+//!   -> top            denials by policy and key, the last 1, 5 and 15 minutes
+//!   -> recent         the newest slow or denied checks
+//! snapshot            what `GET /v1/live` reports
+//! ```
+//!
+//! All memory is bounded: see [`space_saving::CAPACITY`], [`rings::SECONDS`] and [`recent::KEPT`].
+
+pub mod space_saving;
+
+pub mod recent;
+
+pub mod recorders;
+
+pub mod top;
+
+pub mod rings;
+
+pub mod snapshot;

@@ -1,0 +1,88 @@
+//! Where checks leave their traces: one small table for each thread.
+//!
+//! A check never waits for a table. It tries the table of its thread, and the next one if that is
+//! busy. Once a second a task empties all tables, one after the other. A thread uses one table at
+//! a time, and there are more tables than threads, so one is always free.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+
+use super::recent::{Recent, push_newest};
+use super::space_saving::SpaceSaving;
+use crate::limit::key::Fingerprint;
+use crate::workers::cores;
+
+/// The policy and key of denials.
+#[derive(Debug, Clone)]
+pub struct Denied {
+    pub policy: Arc<str>,
+    pub key: Arc<str>,
+}
+
+/// The tables of a node.
+#[derive(Debug)]
+pub struct Recorders(Box<[Mutex<Table>]>);
+
+/// What the checks of one thread have left since the last second.
+#[derive(Debug, Default)]
+pub struct Table {
+    pub denied: SpaceSaving<Denied>,
+    /// The newest is last.
+    pub recent: VecDeque<Recent>,
+}
+
+impl Default for Recorders {
+    fn default() -> Self {
+        // One more for the task that empties them, and one for the main thread.
+        Self((0..cores() + 2).map(|_| Mutex::default()).collect())
+    }
+}
+
+impl Recorders {
+    /// Counts a denial.
+    pub fn deny(&self, of: Fingerprint, make: impl FnOnce() -> Denied) {
+        self.with(|table| table.denied.add(of, make));
+    }
+
+    /// Keeps a slow or denied check.
+    pub fn keep(&self, recent: Recent) {
+        self.with(|table| push_newest(&mut table.recent, recent));
+    }
+
+    /// Runs `note` with a free table. With more threads than tables, all of them may be busy: then
+    /// nothing is noted.
+    fn with(&self, note: impl FnOnce(&mut Table)) {
+        let own = place() % self.0.len();
+        let (before, from) = self.0.split_at(own);
+        for table in from.iter().chain(before) {
+            let mut table = match table.try_lock() {
+                Ok(table) => table,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => continue,
+            };
+            return note(&mut table);
+        }
+    }
+
+    /// Empties the tables.
+    pub fn take(&self) -> impl Iterator<Item = Table> {
+        self.0
+            .iter()
+            .map(|table| std::mem::take(&mut *table.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+/// A number of this thread.
+fn place() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static PLACE: Cell<Option<usize>> = const { Cell::new(None) });
+    PLACE.with(|place| {
+        place.get().unwrap_or_else(|| {
+            let next = NEXT.fetch_add(1, Ordering::Relaxed);
+            place.set(Some(next));
+            next
+        })
+    })
+}

@@ -1,0 +1,132 @@
+//! Counts of each second for 15 minutes, by policy, outcome and source, and by shard.
+//!
+//! A second keeps at most [`MAX_SERIES`] series. With more, the lightest ones add up under the name
+//! [`OTHERS`], so the sums stay right.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Seconds that are kept.
+pub const SECONDS: usize = 900;
+
+/// Series of one second, of checks and of shards each.
+pub const MAX_SERIES: usize = 128;
+
+/// The name of the rest. No policy and no shard is named so.
+pub const OTHERS: &str = "(others)";
+
+/// Checks of a policy with one outcome and source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checks {
+    pub policy: Arc<str>,
+    pub outcome: &'static str,
+    pub source: &'static str,
+    pub count: u64,
+}
+
+/// Calls to a shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardCalls {
+    /// `host:port`.
+    pub shard: Arc<str>,
+    pub calls: u64,
+    /// Checks in these calls.
+    pub checks: u64,
+    pub errors: u64,
+}
+
+/// One second.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Second {
+    /// Its begin, seconds since the epoch.
+    pub at: u64,
+    /// Durations of decisions, us. None without decisions.
+    pub p50: Option<u64>,
+    pub p99: Option<u64>,
+    /// Counts that are not zero.
+    pub checks: Box<[Checks]>,
+    pub shards: Box<[ShardCalls]>,
+}
+
+/// The last seconds, the newest last.
+#[derive(Debug, Default)]
+pub struct Rings(VecDeque<Arc<Second>>);
+
+impl Rings {
+    pub fn add(&mut self, second: Second) {
+        if self.0.len() >= SECONDS {
+            self.0.pop_front();
+        }
+        self.0.push_back(Arc::new(second));
+    }
+
+    /// The last `seconds` up to the second `at`, the oldest first.
+    pub fn last(&self, at: u64, seconds: u64) -> Vec<Arc<Second>> {
+        let newest = self.0.iter().rev().take_while(|second| second.at + seconds > at);
+        let mut seconds: Vec<_> = newest.cloned().collect();
+        seconds.reverse();
+        seconds
+    }
+}
+
+/// The heaviest counts, with the sum of the others.
+pub fn bounded_checks(mut checks: Vec<Checks>) -> Box<[Checks]> {
+    if checks.len() > MAX_SERIES {
+        checks.sort_by_key(|checks| Reverse(checks.count));
+        let mut others = BTreeMap::new();
+        for Checks { outcome, source, count, .. } in checks.drain(MAX_SERIES..) {
+            *others.entry((outcome, source)).or_default() += count;
+        }
+        let policy: Arc<str> = OTHERS.into();
+        let others = others.into_iter();
+        checks.extend(others.map(|((outcome, source), count)| Checks {
+            policy: policy.clone(),
+            outcome,
+            source,
+            count,
+        }));
+    }
+    checks.into()
+}
+
+/// The shards with the most calls, with the sum of the others.
+pub fn bounded_shards(mut shards: Vec<ShardCalls>) -> Box<[ShardCalls]> {
+    if shards.len() > MAX_SERIES {
+        shards.sort_by_key(|shard| Reverse(shard.calls));
+        let none = ShardCalls { shard: OTHERS.into(), calls: 0, checks: 0, errors: 0 };
+        let others = shards.drain(MAX_SERIES..).fold(none, |all, shard| ShardCalls {
+            calls: all.calls + shard.calls,
+            checks: all.checks + shard.checks,
+            errors: all.errors + shard.errors,
+            ..all
+        });
+        shards.push(others);
+    }
+    shards.into()
+}
+
+/// The value below which a part `q` (0 to 1) of the counted values lies. The values of a bucket
+/// count as spread evenly, as in Prometheus. Buckets are upper bounds with their own counts; the
+/// values above the last finite bound count as that bound.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "us of a second"
+)]
+pub fn quantile(buckets: &[(f64, u64)], q: f64) -> Option<u64> {
+    let total: u64 = buckets.iter().map(|(_, count)| count).sum();
+    let (mut rank, mut lower) = (q * total as f64, 0.0);
+    for (upper, count) in buckets {
+        if upper.is_infinite() {
+            break;
+        }
+        if *count > 0 && rank <= *count as f64 {
+            return Some((lower + (upper - lower) * rank / *count as f64).ceil() as u64);
+        }
+        rank -= *count as f64;
+        lower = *upper;
+    }
+    (total > 0).then_some(lower as u64)
+}

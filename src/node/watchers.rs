@@ -1,0 +1,142 @@
+//! The subscribers of `GET /v1/live`.
+//!
+//! Each second is rendered once for all of them, and at most twice: with keys in clear for those who
+//! may read them, and hashed for the others. A subscriber that leaves [`UNREAD`] snapshots unread is
+//! dropped, so its memory is bounded.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::mpsc::{self, Receiver, Sender};
+
+/// The most subscribers at once.
+pub const MAX_WATCHERS: usize = 32;
+
+/// Snapshots that may wait for a subscriber.
+const UNREAD: usize = 2;
+
+/// A rendered snapshot, which all subscribers share.
+pub type Event = Arc<[u8]>;
+
+/// The subscribers of a node.
+#[derive(Debug, Clone, Default)]
+pub struct Watchers(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    watchers: Vec<Watcher>,
+    is_closed: bool,
+}
+
+#[derive(Debug)]
+struct Watcher {
+    events: Sender<Event>,
+    /// Whether it may read keys in clear.
+    in_clear: bool,
+}
+
+impl Watchers {
+    /// Adds a subscriber, with the result of `first`. No second ends between the two. `None`: there
+    /// are too many. After [`Self::close`] its events end at once.
+    pub fn join<T>(&self, in_clear: bool, first: impl FnOnce() -> T) -> Option<(T, Receiver<Event>)> {
+        let mut state = self.lock();
+        state.watchers.retain(|watcher| !watcher.events.is_closed());
+        if state.watchers.len() >= MAX_WATCHERS {
+            return None;
+        }
+        let (sender, receiver) = mpsc::channel(UNREAD);
+        if !state.is_closed {
+            state.watchers.push(Watcher { events: sender, in_clear });
+        }
+        Some((first(), receiver))
+    }
+
+    /// Ends a second by `observe`, and sends what `render` returns for keys in clear or not.
+    pub fn publish(&self, observe: impl FnOnce(), render: impl Fn(bool) -> Event) {
+        let mut state = self.lock();
+        observe();
+        let mut rendered = [None, None];
+        state.watchers.retain(|Watcher { events, in_clear }| {
+            !events.is_closed() && {
+                let event = rendered[usize::from(*in_clear)].get_or_insert_with(|| render(*in_clear));
+                events.try_send(event.clone()).is_ok()
+            }
+        });
+    }
+
+    /// Ends all subscriptions.
+    pub fn close(&self) {
+        *self.lock() = State { watchers: Vec::new(), is_closed: true };
+    }
+
+    /// Whether somebody watches.
+    pub fn is_watched(&self) -> bool {
+        self.lock().watchers.iter().any(|watcher| !watcher.events.is_closed())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::error::TryRecvError;
+
+    use super::*;
+
+    fn event(text: &str) -> Event {
+        text.as_bytes().into()
+    }
+
+    #[test]
+    fn one_rendering_serves_all_subscribers_alike() {
+        let watchers = Watchers::default();
+        let mut joined: Vec<_> = [false, true, false].map(|clear| watchers.join(clear, || ()).unwrap().1).into();
+        let rendered = Mutex::new(Vec::new());
+        watchers.publish(
+            || (),
+            |in_clear| {
+                rendered.lock().unwrap().push(in_clear);
+                event(if in_clear { "clear" } else { "hashed" })
+            },
+        );
+        assert_eq!(rendered.into_inner().unwrap(), [false, true]);
+        let got: Vec<_> = joined.iter_mut().map(|events| events.try_recv().unwrap()).collect();
+        assert_eq!(got, [event("hashed"), event("clear"), event("hashed")]);
+        assert!(Arc::ptr_eq(&got[0], &got[2]));
+    }
+
+    #[test]
+    fn subscribers_are_limited_and_free_their_places() {
+        let watchers = Watchers::default();
+        let mut joined: Vec<_> = (0..MAX_WATCHERS).map(|_| watchers.join(false, || ()).unwrap()).collect();
+        assert!(watchers.join(false, || panic!("nothing is rendered for it")).is_none());
+        joined.pop();
+        assert!(watchers.join(false, || ()).is_some());
+        drop(joined);
+        assert!(!watchers.is_watched());
+    }
+
+    #[test]
+    fn slow_subscribers_are_dropped() {
+        let watchers = Watchers::default();
+        let [mut slow, mut quick] = [(); 2].map(|()| watchers.join(false, || ()).unwrap().1);
+        for second in 0..=UNREAD {
+            watchers.publish(|| (), |_| event(&second.to_string()));
+            assert_eq!(quick.try_recv().unwrap(), event(&second.to_string()));
+        }
+        assert_eq!(watchers.lock().watchers.len(), 1);
+        let left: Vec<_> = std::iter::from_fn(|| slow.try_recv().ok()).collect();
+        assert_eq!((left.len(), slow.try_recv()), (UNREAD, Err(TryRecvError::Disconnected)));
+    }
+
+    #[test]
+    fn closing_ends_present_and_later_subscriptions() {
+        let watchers = Watchers::default();
+        let (_, mut before) = watchers.join(false, || ()).unwrap();
+        watchers.close();
+        let (first, mut after) = watchers.join(false, || 7).unwrap();
+        let ended = [before.try_recv(), after.try_recv()];
+        assert_eq!((first, ended), (7, [Err(TryRecvError::Disconnected); 2]));
+    }
+}
