@@ -8,6 +8,7 @@ mod support;
 
 mod batch;
 mod capacity;
+mod dashboard;
 mod first_curl;
 mod framing;
 mod fuzz_requests;

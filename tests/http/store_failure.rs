@@ -103,7 +103,16 @@ async fn start() -> String {
     let config = built_in(&Overrides::default(), 0).unwrap();
     let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
     let (lifecycle, refusals) = (Lifecycle::default(), Refusals::default());
-    let node = Node { engine, lifecycle, load: Load::default(), refusals, reloader, tracing: None, keys: Arc::default(), watchers: Watchers::default() };
+    let node = Node {
+        engine,
+        lifecycle,
+        load: Load::default(),
+        refusals,
+        reloader,
+        tracing: None,
+        keys: Arc::default(),
+        watchers: Watchers::default(),
+    };
     serve(node).await
 }
 

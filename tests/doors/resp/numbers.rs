@@ -33,7 +33,16 @@ fn client(time: &Arc<AtomicU64>) -> (BufReader<DuplexStream>, watch::Sender<()>)
     let engine = Arc::new(Engine::new(&config, prefilter, Store::Memory(store()), fallback, clock.clone()));
     let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
     let (lifecycle, load) = (Lifecycle::default(), Load::default());
-    let node = Node { engine, lifecycle, load, refusals: Refusals::default(), reloader, tracing: None, keys: Arc::default(), watchers: Watchers::default() };
+    let node = Node {
+        engine,
+        lifecycle,
+        load,
+        refusals: Refusals::default(),
+        reloader,
+        tracing: None,
+        keys: Arc::default(),
+        watchers: Watchers::default(),
+    };
     let (ours, theirs) = tokio::io::duplex(64 * 1024);
     let (end, ended) = watch::channel(());
     tokio::spawn(serve(Service::new(&node, Reach::Loopback), theirs, Limits::default(), ended));

@@ -114,6 +114,15 @@ async fn start(load_cap: Load) -> String {
         Arc::new(Engine::new(config.policies.clone(), prefilter, Store::Memory(memory()), fallback, Clock::system()));
     let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
     let (lifecycle, refusals) = (Lifecycle::default(), Refusals::default());
-    let node = Node { engine, lifecycle, load: load_cap, refusals, reloader, tracing: None, keys: Arc::default(), watchers: Watchers::default() };
+    let node = Node {
+        engine,
+        lifecycle,
+        load: load_cap,
+        refusals,
+        reloader,
+        tracing: None,
+        keys: Arc::default(),
+        watchers: Watchers::default(),
+    };
     serve(node).await
 }
