@@ -21,7 +21,6 @@ use crate::engine::fallback::FallbackStore;
 use crate::gateway::resp;
 use crate::http::{CheckService, Surface, publish};
 use crate::limit::policy::Durability;
-use crate::limit::time::MICROS_PER_SECOND;
 use crate::node::{Lifecycle, Load, Node, Phase, Refusals, Watchers};
 use crate::prefilter::Prefilter;
 use crate::reload::Reloader;
@@ -286,10 +285,8 @@ async fn sweep(engine: &Arc<Engine>) {
 
 /// Ends each second of the live view just after the second of the clock.
 async fn observe(node: &Node) {
-    let clock = Clock::system();
     loop {
-        let rest = MICROS_PER_SECOND - clock.now() % MICROS_PER_SECOND;
-        tokio::time::sleep(Duration::from_micros(rest)).await;
+        tokio::time::sleep(node.engine.rest_of_second()).await;
         let node = node.clone();
         if tokio::task::spawn_blocking(move || publish(&node)).await.is_err() {
             tracing::error!("a snapshot for the live view panicked");

@@ -1,8 +1,9 @@
-//! What operators see of the last 15 minutes. Once a second [`Engine::observe`] reads the counters
-//! that checks fill anyway, and empties the tables of denied keys.
+//! The last 15 minutes, for operators. Once a second [`Engine::observe`] reads the counters that
+//! checks fill anyway, and empties the tables of denied keys.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::tally::{Outcome, Totals};
 use super::{Engine, Source};
@@ -33,6 +34,11 @@ struct Before {
 }
 
 impl Engine {
+    /// The time until the current second ends.
+    pub fn rest_of_second(&self) -> Duration {
+        Duration::from_micros(MICROS_PER_SECOND - self.clock.now() % MICROS_PER_SECOND)
+    }
+
     /// Notes the second that has just ended. Called once a second.
     pub fn observe(&self) {
         let at = (self.clock.now() / MICROS_PER_SECOND).saturating_sub(1);

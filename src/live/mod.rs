@@ -1,4 +1,4 @@
-//! What operators see: counts of the last minutes, the keys denied most, and recent checks.
+//! The live view of operators: counts of the last minutes, the keys denied most, and recent checks.
 //!
 //! ```text
 //! check -> recorders  one small table for each thread; no check waits for one

@@ -1,4 +1,4 @@
-//! Where checks leave their traces: one small table for each thread.
+//! Small tables that checks fill, one for each thread.
 //!
 //! A check never waits for a table. It tries the table of its thread, and the next one if that is
 //! busy. Once a second a task empties all tables, one after the other. A thread uses one table at
@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::recent::{Recent, push_newest};
 use super::space_saving::SpaceSaving;
@@ -25,7 +25,7 @@ pub struct Denied {
 #[derive(Debug)]
 pub struct Recorders(Box<[Mutex<Table>]>);
 
-/// What the checks of one thread have left since the last second.
+/// The denials and the checks that one thread has noted since the last second.
 #[derive(Debug, Default)]
 pub struct Table {
     pub denied: SpaceSaving<Denied>,
@@ -55,15 +55,16 @@ impl Recorders {
     /// nothing is noted.
     fn with(&self, note: impl FnOnce(&mut Table)) {
         let own = place() % self.0.len();
-        let (before, from) = self.0.split_at(own);
-        for table in from.iter().chain(before) {
-            let mut table = match table.try_lock() {
-                Ok(table) => table,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => continue,
-            };
-            return note(&mut table);
+        if let Some(mut table) = try_lock(&self.0[own]).or_else(|| self.other_than(own)) {
+            note(&mut table);
         }
+    }
+
+    /// Another table than that of this place.
+    #[cold]
+    fn other_than(&self, own: usize) -> Option<MutexGuard<'_, Table>> {
+        let (before, from) = self.0.split_at(own);
+        from.iter().chain(before).find_map(try_lock)
     }
 
     /// Empties the tables.
@@ -71,6 +72,14 @@ impl Recorders {
         self.0
             .iter()
             .map(|table| std::mem::take(&mut *table.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+fn try_lock(table: &Mutex<Table>) -> Option<MutexGuard<'_, Table>> {
+    match table.try_lock() {
+        Ok(table) => Some(table),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 

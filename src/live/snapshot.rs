@@ -7,7 +7,7 @@ use super::rings::Second;
 use super::top::Denials;
 use crate::limit::time::Micros;
 
-/// What the engine knows.
+/// The part that the engine knows.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The newest second that has ended, since the epoch.
@@ -53,11 +53,11 @@ pub struct ShardState {
     pub clock_offset: Option<i64>,
     /// Checks without a verdict since the lane exists.
     pub errors: Option<u64>,
-    /// What the server says of itself, if it has been asked.
+    /// The server's own report, if it has answered.
     pub server: Option<ServerState>,
 }
 
-/// What a server says of itself.
+/// The report of a server about itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerState {
     pub memory_bytes: Option<u64>,

@@ -87,7 +87,7 @@ impl<T> SpaceSaving<T> {
         }
     }
 
-    /// Adds the counts of `other`. Of the keys of both the heaviest keep their entries.
+    /// Adds the counts of `other`. The heaviest keys of both keep their entries.
     pub fn merge(&mut self, other: Self) {
         if other.entries.is_empty() {
             return;
@@ -135,7 +135,7 @@ impl<T> SpaceSaving<T> {
         self.floor
     }
 
-    /// The entries, the heaviest first. Of equal counts the more certain one is first.
+    /// The entries, the heaviest first. Among equal counts the more certain one is first.
     pub fn heaviest(&self) -> Vec<&Entry<T>> {
         let mut entries: Vec<&Entry<T>> = self.entries.iter().collect();
         entries.sort_by_key(|entry| (Reverse(entry.count), entry.error));

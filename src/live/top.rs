@@ -1,8 +1,8 @@
 //! Denials by policy and key in the last 1, 5 and 15 minutes.
 //!
 //! Summaries of ten seconds cover the last minute, and those of one minute the time before. A span
-//! of `n` minutes is the current slice and the whole ones before it, so it may be up to ten seconds
-//! or one minute shorter.
+//! consists of the current slice and the whole ones before it. So it may be shorter, by up to one
+//! slice.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

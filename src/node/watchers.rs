@@ -1,8 +1,7 @@
 //! The subscribers of `GET /v1/live`.
 //!
-//! Each second is rendered once for all of them, and at most twice: with keys in clear for those who
-//! may read them, and hashed for the others. A subscriber that leaves [`UNREAD`] snapshots unread is
-//! dropped, so its memory is bounded.
+//! Each second has at most two renderings: with keys, and with their hashes. All subscribers share
+//! them. A subscriber that leaves [`UNREAD`] snapshots unread is dropped, so its memory is bounded.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -68,7 +67,7 @@ impl Watchers {
         *self.lock() = State { watchers: Vec::new(), is_closed: true };
     }
 
-    /// Whether somebody watches.
+    /// Whether there is a subscriber.
     pub fn is_watched(&self) -> bool {
         self.lock().watchers.iter().any(|watcher| !watcher.events.is_closed())
     }

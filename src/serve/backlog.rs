@@ -72,6 +72,11 @@ impl Backlog {
         guard(self.clone(), |backlog| _ = backlog.open.fetch_sub(1, Ordering::Relaxed))
     }
 
+    /// Notes that the client has read something, so its connection is not idle.
+    pub(super) fn note_activity(&self) {
+        self.active.store(true, Ordering::Relaxed);
+    }
+
     /// The load of the node.
     pub(super) fn load(&self) -> &Load {
         &self.load

@@ -29,6 +29,9 @@ const UNMETERED_BYTES: usize = 1024;
 
 /// Meters an answer. If there is no room for it, returns 503 instead.
 pub(super) fn metered(backlog: &Arc<Backlog>, version: Version, answer: Response) -> Response {
+    if answer.size_hint().upper().is_none() {
+        return metered_stream(backlog, answer);
+    }
     let is_http2 = version == Version::HTTP_2;
     let length = length(&answer);
     if length == 0 || (!is_http2 && length <= UNMETERED_BYTES) {
@@ -59,7 +62,7 @@ pub(super) fn is_long(answer: &Response) -> bool {
     length(answer) > UNMETERED_BYTES
 }
 
-/// Length in bytes, or zero if it is unknown, as it is for no answer of the node.
+/// Length in bytes, or zero for a stream.
 fn length(answer: &Response) -> usize {
     answer.size_hint().upper().and_then(|length| usize::try_from(length).ok()).unwrap_or_default()
 }
@@ -81,10 +84,12 @@ impl Reservation {
     }
 
     fn attach(self, answer: Response) -> Response {
+        answer.map(|body| Body::new(self.meter(body)))
+    }
+
+    fn meter(self, body: Body) -> MeteredBody {
         let waiting = Waiting::new(self.backlog.clone());
-        answer.map(|body| {
-            Body::new(MeteredBody { body, rest: Bytes::new(), waiting: Some(waiting), reservation: Arc::new(self) })
-        })
+        MeteredBody { body, rest: Bytes::new(), waiting: Some(waiting), reservation: Arc::new(self) }
     }
 }
 
@@ -164,6 +169,67 @@ impl HttpBody for MeteredBody {
             hint.set_upper(upper + rest);
         }
         hint
+    }
+}
+
+/// Meters a stream of events. If there is no room for it, returns 503 instead.
+fn metered_stream(backlog: &Arc<Backlog>, answer: Response) -> Response {
+    if !backlog.has_room() {
+        return refuse_answer(backlog.load(), &answer);
+    }
+    answer.map(|body| Body::new(MeteredStream { body, event: None, backlog: backlog.clone() }))
+}
+
+/// A body of events, each of which is metered like an answer. Between two events nothing waits for
+/// the client.
+struct MeteredStream {
+    body: Body,
+    event: Option<MeteredBody>,
+    backlog: Arc<Backlog>,
+}
+
+impl MeteredStream {
+    /// The next piece of the current event.
+    fn piece(&mut self) -> Option<Bytes> {
+        let event = self.event.as_mut()?;
+        let piece = event.piece();
+        if event.is_end_stream() {
+            self.event = None;
+        }
+        Some(piece)
+    }
+}
+
+impl HttpBody for MeteredStream {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    /// Ends the stream if an event has no room.
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        loop {
+            if let Some(piece) = self.piece() {
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
+            }
+            let data = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+                end => return Poll::Ready(end),
+            };
+            if data.is_empty() {
+                continue;
+            }
+            let (reservation, fits) = Reservation::new(&self.backlog, data.len());
+            if !fits {
+                return Poll::Ready(None);
+            }
+            // HTTP asks for an event only when the client has read earlier ones.
+            self.backlog.note_activity();
+            let event = reservation.meter(Body::empty());
+            self.event = Some(MeteredBody { rest: data, ..event });
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.event.is_none() && self.body.is_end_stream()
     }
 }
 
@@ -293,6 +359,31 @@ mod tests {
         assert_eq!(load.unread_bytes(), 0);
         let _long = super::metered(&backlog, Version::HTTP_11, answer(UNMETERED_BYTES + 1));
         assert_eq!(load.unread_bytes(), OVERHEAD_BYTES + UNMETERED_BYTES + 1);
+    }
+
+    #[tokio::test]
+    async fn events_of_a_stream_count_one_by_one() {
+        let load = Load::default();
+        let backlog = backlog_of(&load);
+        let events =
+            [300, 2 * PIECE_BYTES, MAX_CONNECTION_BYTES, 7].map(|length| Ok::<_, axum::Error>(vec![b' '; length]));
+        let mut answer = metered(&backlog, Response::new(Body::from_stream(futures_util::stream::iter(events))));
+        assert_eq!((load.unread_bytes(), backlog.was_idle()), (0, true));
+        let short = first_piece(&mut answer).await;
+        assert_eq!((short.len(), load.unread_bytes()), (300, 300 + OVERHEAD_BYTES));
+        drop(short);
+        // A stream between two events is no overdue client, and its connection is not idle.
+        assert_eq!((load.unread_bytes(), backlog.was_idle()), (0, false));
+        assert_eq!([(); 5].map(|()| backlog.tick()), [false; 5]);
+        let half = first_piece(&mut answer).await;
+        assert_eq!((half.len(), load.unread_bytes()), (PIECE_BYTES, 2 * PIECE_BYTES + OVERHEAD_BYTES));
+        assert_eq!([(); 3].map(|()| backlog.tick()), [false, false, true]);
+        drop((half, first_piece(&mut answer).await));
+        assert_eq!(load.unread_bytes(), 0);
+        // An event without room ends the stream.
+        assert!(poll_fn(|cx| Pin::new(answer.body_mut()).poll_frame(cx)).await.is_none());
+        drop(answer);
+        assert_eq!((load.unread_bytes(), backlog.bytes()), (0, 0));
     }
 
     #[test]

@@ -140,7 +140,13 @@ impl<S> TimeoutIo<S> {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         match &written {
-            Poll::Ready(Ok(count)) => self.set_state(self.state.written(*count >= length)),
+            Poll::Ready(Ok(count)) => {
+                self.set_state(self.state.written(*count >= length));
+                // The client of a stream sends nothing, but it reads.
+                if self.state == State::Idle {
+                    self.passed = 0;
+                }
+            }
             Poll::Ready(Err(_)) => {}
             Poll::Pending => {
                 self.set_state(self.state.blocked());
@@ -239,6 +245,19 @@ mod tests {
             io.tick()
         });
         assert_eq!(ticked.collect::<Vec<_>>(), [false, true, true, true, true]);
+    }
+
+    #[tokio::test]
+    async fn clients_that_read_a_stream_are_not_idle() {
+        let second = Duration::from_secs(1);
+        let mut io = TimeoutIo::new((), 2 * second, 4 * second, Arc::new(Backlog::new(Load::default())));
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        io.set_state(State::Response);
+        for _ in 0..20 {
+            assert!(io.after_write(Poll::Ready(Ok(5)), 5, &mut cx).is_ready());
+            assert!(!io.tick());
+        }
+        assert_eq!((0..9).find(|_| io.tick()), Some(3));
     }
 
     #[test]

@@ -21,6 +21,7 @@ policies:
 
 const NAMES: &[(&str, &str, &[&str])] = &[
     ("tollgate_checks_total", "counter", &["policy", "outcome", "source", "reason", "door"]),
+    ("tollgate_denials_total", "counter", &["policy", "quota"]),
     ("tollgate_check_duration_seconds", "histogram", &["source"]),
     ("tollgate_store_call_duration_seconds", "histogram", &["shard"]),
     ("tollgate_store_checks_per_call", "histogram", &[]),

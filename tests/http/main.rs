@@ -14,6 +14,7 @@ mod framing;
 mod fuzz_requests;
 mod invalid_requests;
 mod lists;
+mod live;
 mod log_reader;
 mod optional_members;
 mod rejected_calls;

@@ -23,6 +23,8 @@ pub(crate) mod collector;
 
 pub(crate) mod dice;
 
+pub(crate) mod events;
+
 pub(crate) mod exact_log;
 
 pub(crate) mod faketime;

@@ -1,0 +1,314 @@
+//! `GET /v1/live` and `GET /v1/top`: the present state of a node for operators.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::dice::Dice;
+use crate::support::events::{Events, sum};
+use crate::support::{Node, TOLLGATE, http, node_with, wait_until};
+
+const POLICIES: &str = r#"policies:
+  p: {quotas: [{name: few, limit: 3, per: 1h}, {name: many, limit: 100, per: 1d}]}
+  q: {quotas: [1 per 1h], deny: {keys: [mallory]}, inline: true}
+gates:
+  edge: {client_from: peer, trusted_proxies: [127.0.0.1/32], anonymous: true, rules: [{checks: [{policy: q, key: "{client_ip}"}]}]}
+"#;
+
+fn top(node: &Node, query: &str) -> Value {
+    let answer = http::get(&node.address, &format!("/v1/top{query}"));
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()
+}
+
+/// Each second has the checks that ended in it, whatever brought them.
+#[test]
+fn seconds_and_keys_count_the_checks_of_all_doors() {
+    let node = node_with(POLICIES);
+    let mut events = Events::open(&node.address, "?seconds=900", None);
+    assert!(events.head.contains("content-type: text/event-stream") && events.head.contains("no-store"));
+    for _ in 0..10 {
+        node.check("p", "k", 1);
+    }
+    let check = |key: &str, cost: u64| json!({"policy": "p", "key": key, "cost": cost});
+    node.post(
+        "/v1/check/batch",
+        &json!({"checks": [check("k", 1), check("l", 3), check("l", 1), check("m", 200)]}),
+    );
+    node.post("/v1/check/all", &json!({"checks": [check("n", 1), {"policy": "q", "key": "mallory"}]}));
+    (0..3).for_each(|_| assert!(http::get(&node.address, "/v1/gate/edge").status < 500));
+    let mut seen = Vec::new();
+    let counts = |seen: &[Value]| {
+        let of = |policy, outcome| ["store", "prefilter", "list"].map(|source| sum(seen, policy, outcome, source));
+        [of("p", "allowed"), of("p", "denied"), of("q", "allowed"), of("q", "denied")]
+    };
+    // The pre-filter knows from the third check that k has nothing left.
+    let expected = [[5, 0, 0], [2, 8, 0], [1, 0, 0], [0, 2, 1]];
+    while counts(&seen).iter().flatten().sum::<u64>() < expected.iter().flatten().sum() && seen.len() < 30 {
+        seen.push(events.next().unwrap());
+    }
+    assert_eq!(counts(&seen), expected);
+    let seconds: Vec<_> = seen.iter().flat_map(|snapshot| snapshot["seconds"].as_array().unwrap()).collect();
+    let times: BTreeSet<_> = seconds.iter().map(|second| second["at"].as_u64().unwrap()).collect();
+    assert_eq!(times.len(), seconds.len(), "{seconds:?}");
+    let busy = seconds.iter().find(|second| second["checks"] != json!([])).unwrap();
+    let [p50, p99] = ["p50_us", "p99_us"].map(|name| busy[name].as_u64().unwrap());
+    assert!(0 < p50 && p50 <= p99 && p99 <= 1_000_000, "{busy}");
+    let metrics = node.metrics();
+    for series in [
+        r#"tollgate_denials_total{policy="p",quota="few"} 10"#,
+        r#"tollgate_denials_total{policy="p",quota="many"} 0"#,
+        r#"tollgate_denials_total{policy="q",quota="1h"} 2"#,
+    ] {
+        assert!(metrics.lines().any(|line| line == series), "{series}\n{metrics}");
+    }
+    let snapshot = seen.last().unwrap();
+    let denied = |top: &Value| -> Vec<(String, u64, u64)> {
+        let row = |row: &Value| {
+            let number = |name: &str| row[name].as_u64().unwrap();
+            (row["policy"].as_str().unwrap().to_owned(), number("denied"), number("at_least"))
+        };
+        top.as_array().unwrap().iter().map(row).collect()
+    };
+    let own = |policy: &str, count| (policy.to_owned(), count, count);
+    let heaviest = [own("p", 8), own("q", 2)];
+    assert_eq!(denied(&snapshot["top"])[..2], heaviest);
+    assert_eq!(denied(&snapshot["top"]).len(), 5);
+    for minutes in [1, 5, 15] {
+        let all = top(&node, &format!("?minutes={minutes}"));
+        assert_eq!((all["denied"].as_u64(), &all["top"]), (Some(13), &snapshot["top"]));
+        let one = top(&node, &format!("?minutes={minutes}&policy=q&n=1"));
+        assert_eq!((one["denied"].as_u64(), denied(&one["top"])), (Some(3), vec![own("q", 2)]));
+    }
+    // At most one of each policy and source in 100 ms is kept.
+    let recent = snapshot["recent"].as_array().unwrap();
+    assert!((3..=13).contains(&recent.len()), "{recent:?}");
+    let times: Vec<_> = recent.iter().map(|check| check["at_ms"].as_u64().unwrap()).collect();
+    assert!(times.is_sorted_by(|one, next| one >= next), "{times:?}");
+    assert!(recent.iter().any(|check| check["quota"] == "few" && check["reason"] == "over_limit"), "{recent:?}");
+    assert!(
+        recent.iter().all(|check| check["allowed"] == false && check.get("trace_id").is_none()),
+        "{recent:?}"
+    );
+}
+
+#[test]
+fn history_begins_before_the_subscription() {
+    let node = node_with(POLICIES);
+    let mut first = Events::open(&node.address, "", None);
+    node.check("p", "k", 1);
+    first.until("the check is counted", |snapshot| sum(std::slice::from_ref(snapshot), "p", "allowed", "store") == 1);
+    let later = Events::open(&node.address, "?seconds=900", None).next().unwrap();
+    assert_eq!(sum(&[later], "p", "allowed", "store"), 1);
+    let (one, next) = (first.next().unwrap(), first.next().unwrap());
+    assert_eq!(next["seconds"].as_array().unwrap().len(), 1, "{next}");
+    assert!(next["at"].as_u64() > one["at"].as_u64());
+}
+
+#[test]
+fn snapshot_describes_node_policies_and_store() {
+    let node = node_with(&format!("telemetry: {{trace_url: 'http://127.0.0.1:1/trace/{{trace_id}}'}}\n{POLICIES}"));
+    let snapshot = Events::open(&node.address, "", None).next().unwrap();
+    assert_eq!((&snapshot["node"]["status"], &snapshot["node"]["keys"]), (&json!("ok"), &json!("hashed")));
+    assert_eq!(snapshot["node"]["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(snapshot["policies"]["names"], json!(["p", "q"]));
+    let policies = http::get(&node.address, "/v1/policies").json();
+    for member in ["version", "loaded_at"] {
+        assert_eq!(snapshot["policies"][member], policies[member]);
+    }
+    assert_eq!(snapshot["store"], json!({"kind": "embedded", "shards": []}));
+    assert_eq!(snapshot["trace_url"], "http://127.0.0.1:1/trace/{trace_id}");
+}
+
+#[test]
+fn wrong_queries_report_every_violation() {
+    let node = node_with(POLICIES);
+    for (path, pointers) in [
+        ("/v1/live?seconds=0", vec!["/seconds"]),
+        ("/v1/live?seconds=901&second=1", vec!["/second", "/seconds"]),
+        ("/v1/live?seconds=1&seconds=2", vec!["/seconds"]),
+        ("/v1/top?n=257&minutes=2&key=k", vec!["/key", "/n", "/minutes"]),
+        ("/v1/top?n=0&minutes=-1", vec!["/n", "/minutes"]),
+        ("/v1/top?n=a&policy=p&policy=q", vec!["/policy", "/n"]),
+    ] {
+        let answer = http::get(&node.address, path);
+        let violations = answer.json()["violations"].as_array().cloned().unwrap_or_default();
+        let found: Vec<_> = violations.iter().map(|violation| violation["pointer"].as_str().unwrap()).collect();
+        assert_eq!((answer.status, found), (422, pointers), "{path}");
+    }
+    let unknown = http::get(&node.address, "/v1/top?policy=r");
+    assert_eq!((unknown.status, &unknown.json()["known"]), (404, &json!(["p", "q"])));
+}
+
+#[test]
+fn subscribers_over_the_limit_get_503_until_one_leaves() {
+    let node = node_with(POLICIES);
+    let mut events: Vec<_> = (0..32).map(|_| Events::open(&node.address, "", None)).collect();
+    assert!(events.iter_mut().all(|events| events.next().is_some()));
+    let refused = http::get(&node.address, "/v1/live");
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
+    assert_eq!(refused.json()["type"], "urn:tollgate:problem:overloaded");
+    events.pop();
+    wait_until("a place is free", || Events::open(&node.address, "", None).status() == 200);
+    assert!(events.iter_mut().all(|events| events.next().is_some()));
+}
+
+/// A long shutdown delay does not keep streams: the node still answers checks, and no stream.
+#[test]
+fn draining_ends_streams_at_once() {
+    let node = node_with(&format!("shutdown: {{delay: 60s}}\n{POLICIES}"));
+    let mut events = Events::open(&node.address, "", None);
+    assert_eq!(events.next().unwrap()["node"]["status"], "ok");
+    node.terminate();
+    while events.next().is_some() {}
+    assert_eq!(node.check("p", "k", 1)["allowed"], true);
+    let mut late = Events::open(&node.address, "", None);
+    assert_eq!((&late.next().unwrap()["node"]["status"], late.next()), (&json!("draining"), None));
+}
+
+#[test]
+fn open_streams_do_not_delay_the_end_of_a_node() {
+    let mut node = node_with(POLICIES);
+    let mut events = Events::open(&node.address, "", None);
+    events.next().unwrap();
+    node.terminate();
+    while events.next().is_some() {}
+    assert_eq!(node.ended().code(), Some(0));
+}
+
+const SECRET_KEY: &str = "customer-4711-of-shop";
+
+fn token() -> (String, String) {
+    let output = Command::new(TOLLGATE).args(["token", "new"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (token, line) = text.trim_end().split_once('\n').unwrap();
+    (token.to_owned(), line.to_owned())
+}
+
+/// A node that logs all it can, with a check token and an admin token. Its log is the third.
+fn node_with_tokens(settings: &str) -> (Node, [String; 2], tempfile::TempDir) {
+    let ((check, check_line), (admin, admin_line)) = (token(), token());
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("check.tokens", &check_line);
+    write("admin.tokens", &admin_line);
+    let auth = "auth: {check_token_files: [check.tokens], admin_token_files: [admin.tokens]}";
+    write("my.yaml", &format!("{settings}\n{auth}\n{POLICIES}"));
+    let mut program = Command::new(TOLLGATE);
+    program.env("RUST_LOG", "trace").stderr(File::create(folder.path().join("log")).unwrap());
+    let node = Node::start_by(program, &["--config", folder.path().join("my.yaml").to_str().unwrap()]);
+    (node, [check, admin], folder)
+}
+
+/// The texts of an event and of the keys denied most, after denials of the secret key.
+fn seen(node: &Node, check: &str, token: &str) -> [String; 2] {
+    let body = json!({"policy": "p", "key": SECRET_KEY, "cost": 200}).to_string();
+    assert_eq!(http::call(&node.address, "POST", "/v1/check", Some(check), &body).json()["allowed"], false);
+    let mut events = Events::open(&node.address, "", Some(token));
+    let mut event = events.next_text().unwrap();
+    for _ in 0..30 {
+        if event.contains(r#""denied":"#) && event.contains("cost_exceeds_limit") {
+            break;
+        }
+        event = events.next_text().unwrap();
+    }
+    [event, String::from_utf8(http::call(&node.address, "GET", "/v1/top", Some(token), "").body).unwrap()]
+}
+
+#[test]
+fn keys_are_readable_only_by_admins() {
+    let (node, [check, admin], folder) = node_with_tokens("");
+    let hashed = seen(&node, &check, &check);
+    for text in &hashed {
+        assert!(
+            !text.contains("4711") && text.contains(r#""keys":"hashed""#) && text.contains(r#""key_hash":""#),
+            "{text}"
+        );
+    }
+    for text in seen(&node, &check, &admin) {
+        assert!(
+            text.contains(&format!(r#""key":"{SECRET_KEY}","key_hash":""#)) && text.contains(r#""keys":"clear""#),
+            "{text}"
+        );
+    }
+    assert!(!node.greeting.contains("4711"));
+    assert!(
+        !http::call(&node.address, "GET", "/metrics", Some(&admin), "")
+            .body
+            .windows(4)
+            .any(|part| part == b"4711")
+    );
+    assert_eq!(http::call(&node.address, "POST", "/v1/reload", Some(&admin), "").status, 200);
+    drop(node);
+    let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(!log.is_empty() && !log.contains("4711"), "{log}");
+}
+
+#[test]
+fn record_keys_shows_keys_to_all_who_may_read() {
+    let (node, [check, _], _folder) = node_with_tokens("telemetry: {record_keys: true}");
+    for text in seen(&node, &check, &check) {
+        assert!(text.contains(SECRET_KEY) && text.contains(r#""keys":"clear""#), "{text}");
+    }
+}
+
+/// Without tokens everyone on the machine is an operator, and still reads no key.
+#[test]
+fn keys_are_hashed_on_a_node_without_tokens() {
+    let node = node_with(POLICIES);
+    node.check("p", SECRET_KEY, 200);
+    let mut events = Events::open(&node.address, "", Some("guessed"));
+    let snapshot = events.until("the denial is listed", |snapshot| snapshot["top"] != json!([]));
+    assert!(!snapshot.to_string().contains("4711"), "{snapshot}");
+    assert!(!top(&node, "").to_string().contains("4711"));
+}
+
+/// Quotas of requests have names of the caller's choice, which must not become series.
+#[test]
+fn denials_by_inline_quotas_share_a_series() {
+    let node = node_with(POLICIES);
+    for number in 0..20 {
+        let quotas = json!([{"name": format!("own-{number}"), "limit": 1, "per": "1h"}]);
+        node.post("/v1/check", &json!({"policy": "q", "key": "k", "cost": 2, "quotas": quotas}));
+    }
+    let metrics = node.metrics();
+    assert!(metrics.contains(r#"tollgate_denials_total{policy="q",quota="(request)"} 20"#), "{metrics}");
+    assert!(!metrics.contains("own-"));
+    wait_until("the denials of the key are one row", || {
+        let top = top(&node, "?policy=q");
+        top["top"].as_array().unwrap().len() == 1 && top["top"][0]["denied"] == 20
+    });
+}
+
+/// The key of rank n is denied `KEYS / n` times, in random order.
+#[test]
+fn ten_heaviest_of_100_000_denied_keys_are_in_order() {
+    const KEYS: usize = 100_000;
+    let node = node_with("telemetry: {record_keys: true}\npolicies: {p: {quotas: [1 per 1h]}}");
+    let mut stream: Vec<usize> = (1..=KEYS).flat_map(|rank| std::iter::repeat_n(rank, KEYS / rank / 4 + 1)).collect();
+    let mut dice = Dice::new(7);
+    for place in (1..stream.len()).rev() {
+        stream.swap(place, dice.place(place + 1));
+    }
+    let mut connection = http::Connection::open(&node.address).unwrap();
+    for ranks in stream.chunks(1000) {
+        let checks: Vec<_> =
+            ranks.iter().map(|rank| json!({"policy": "p", "key": format!("key-{rank}"), "cost": 2})).collect();
+        connection
+            .send(&http::json_request("/v1/check/batch", json!({"checks": checks}).to_string().as_bytes()))
+            .unwrap();
+        assert_eq!(connection.receive(true).unwrap().status, 200);
+    }
+    let all = stream.len() as u64;
+    wait_until("all denials are counted", || top(&node, "?minutes=15")["denied"] == all);
+    let top = top(&node, "?minutes=15&n=10");
+    let rows = top["top"].as_array().unwrap();
+    let expected: Vec<_> = (1..=10).map(|rank| format!("key-{rank}")).collect();
+    assert_eq!(rows.iter().map(|row| row["key"].as_str().unwrap()).collect::<Vec<_>>(), expected, "{top}");
+    for (row, rank) in rows.iter().zip(1..) {
+        let count = (KEYS / rank / 4 + 1) as u64;
+        assert!(row["at_least"].as_u64() <= Some(count) && Some(count) <= row["denied"].as_u64(), "{row}");
+    }
+}
