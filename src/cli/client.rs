@@ -1,28 +1,23 @@
 //! A small client for a running node: one HTTP/1.1 call over one connection.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::Bytes;
-use hyper::{Method, Request, StatusCode, header};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
-use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
 use super::bearer::Bearer;
-use super::bounded::{self, PEM_BYTES};
 use super::shown;
 use super::target::Target;
 use crate::config::visible;
+
+mod tls;
+
+use tls::Tls;
 
 /// The timeout of a whole call.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,6 +34,13 @@ pub(super) struct Node {
     /// The node to ask.
     #[arg(long, value_name = "URL", env = "TOLLGATE_URL", default_value = "http://127.0.0.1:7070")]
     url: String,
+    #[command(flatten)]
+    access: Access,
+}
+
+// The token and the TLS of a call.
+#[derive(Debug, clap::Args)]
+pub(super) struct Access {
     #[command(flatten)]
     bearer: Bearer,
     #[command(flatten)]
@@ -118,39 +120,36 @@ impl Node {
         let target: Target = self.url.parse()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
-        let answer =
-            runtime.block_on(async { tokio::time::timeout(TIMEOUT, self.ask(&target, method, path, body)).await });
+        let answer = runtime
+            .block_on(async { tokio::time::timeout(TIMEOUT, self.access.ask(&target, method, path, body)).await });
         // A name look-up may still be running.
         runtime.shutdown_background();
         answer
             .unwrap_or_else(|_| Err("no answer within 5 seconds".into()))
             .map_err(|reason| format!("{target}: {reason}"))
     }
+}
 
-    async fn ask(&self, target: &Target, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
-        let host = target.host.as_str();
-        let stream = TcpStream::connect((host, target.port)).await.map_err(|error| error.to_string())?;
-        if target.encrypted {
-            return self.exchange(self.tls.connect(host, stream).await?, target, method, path, body).await;
-        }
-        self.exchange(stream, target, method, path, body).await
+impl Access {
+    /// Returns the whole answer to one call.
+    ///
+    /// # Errors
+    /// When there is none, or it is too long.
+    pub(super) async fn ask(&self, target: &Target, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
+        Answer::read(self.send(target, method, path, body).await?).await
     }
 
-    /// Sends one call over `stream`.
-    async fn exchange(
+    /// Sends one call, and returns its answer before the body has arrived.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(super) async fn send(
         &self,
-        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         target: &Target,
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> Result<Answer, String> {
-        let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
-            .max_buf_size(MAX_HEAD)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| error.to_string())?;
-        tokio::spawn(connection);
+    ) -> Result<Response<Incoming>, String> {
         let mut request = Request::builder().method(method);
         if let Some(token) = self.bearer.token()? {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
@@ -161,69 +160,46 @@ impl Node {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body))
             .map_err(|error| error.to_string())?;
-        let response = sender.send_request(request).await.map_err(|error| unanswered(&error, target))?;
+        let host = target.host.as_str();
+        let stream = TcpStream::connect((host, target.port)).await.map_err(|error| error.to_string())?;
+        if target.encrypted {
+            return exchange(self.tls.connect(host, stream).await?, target, request).await;
+        }
+        exchange(stream, target, request).await
+    }
+}
+
+impl Answer {
+    /// # Errors
+    /// When the body breaks off, or is too long.
+    pub(super) async fn read(response: Response<Incoming>) -> Result<Self, String> {
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
         let body = body.map_err(|error| match error.is::<LengthLimitError>() {
             true => format!("the answer is longer than {MAX_ANSWER} bytes: what answers there is no Tollgate"),
             false => error.to_string(),
         })?;
-        Ok(Answer { status, body: body.to_bytes() })
+        Ok(Self { status, body: body.to_bytes() })
     }
+}
+
+/// Sends one call over `stream`.
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    target: &Target,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Incoming>, String> {
+    let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
+        .max_buf_size(MAX_HEAD)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| error.to_string())?;
+    tokio::spawn(connection);
+    sender.send_request(request).await.map_err(|error| unanswered(&error, target))
 }
 
 /// The reason for a missing answer. A TLS listener never answers plain HTTP in HTTP.
 fn unanswered(error: &hyper::Error, target: &Target) -> String {
     let question = if error.is_parse() && !target.encrypted { ": is it https?" } else { "" };
     format!("{error}{question}")
-}
-
-// TLS towards a node, verified with the authority of its certificate.
-#[derive(Debug, clap::Args)]
-struct Tls {
-    /// For https: the authority that signed the node's certificate, in PEM.
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_CA_FILE")]
-    ca_file: Option<PathBuf>,
-    /// The certificate to show, where the node asks for one, in PEM.
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_CERT_FILE", requires = "key_file")]
-    cert_file: Option<PathBuf>,
-    /// Its key, in PEM.
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_KEY_FILE", requires = "cert_file")]
-    key_file: Option<PathBuf>,
-}
-
-impl Tls {
-    /// Starts TLS with `host`.
-    ///
-    /// # Errors
-    /// When a file is missing or wrong, or the node's certificate does not match.
-    async fn connect(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
-        let name = ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())?;
-        let connector = TlsConnector::from(Arc::new(self.config()?));
-        connector.connect(name, stream).await.map_err(|error| error.to_string())
-    }
-
-    fn config(&self) -> Result<ClientConfig, String> {
-        let file = self.ca_file.as_ref().ok_or("name the authority of the node's certificate by --ca-file")?;
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(certificates(file)?);
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .with_root_certificates(roots);
-        let (Some(cert_file), Some(key_file)) = (&self.cert_file, &self.key_file) else {
-            return Ok(config.with_no_client_auth());
-        };
-        let key = PrivateKeyDer::from_pem_slice(&bounded::read(key_file, PEM_BYTES)?);
-        let key = key.map_err(|error| format!("{}: {error}", key_file.display()))?;
-        config.with_client_auth_cert(certificates(cert_file)?, key).map_err(|error| error.to_string())
-    }
-}
-
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bounded::read(file, PEM_BYTES)?).collect();
-    match read {
-        Ok(read) if read.is_empty() => Err(format!("{} holds no certificate in PEM", file.display())),
-        read => read.map_err(|error| format!("{}: {error}", file.display())),
-    }
 }

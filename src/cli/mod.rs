@@ -22,6 +22,8 @@ mod policies;
 
 mod health;
 
+mod top;
+
 mod token;
 
 pub mod bearer;
@@ -68,6 +70,9 @@ enum Command {
     Policies(policies::Args),
     /// Ask a running node whether it is ready. Exit code: 0 ready, 1 not.
     Health(health::Args),
+    /// Watch running nodes: rates, decisions, the keys denied most, the shards. Exit code: 0 ended,
+    /// 1 no node answered.
+    Top(top::Args),
     /// Make tokens for callers.
     Token(token::Args),
     /// Put load on a running node, by the program `tollgate-bench`.
@@ -131,6 +136,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Import(args) => (import::run(&args), 1),
         Command::Policies(args) => (policies::run(&args), 1),
         Command::Health(args) => (health::run(&args), 1),
+        Command::Top(args) => (top::run(args), 1),
         Command::Token(args) => (token::run(&args), 1),
         Command::Bench(args) => (bench::run(&args), 2),
     };

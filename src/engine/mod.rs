@@ -20,6 +20,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::clock::Clock;
 use crate::config::{Policies, Running};
 use crate::limit::key::Fingerprinter;
+use crate::limit::policy::Policy;
 use crate::prefilter::Prefilter;
 use crate::store::Store;
 
@@ -64,7 +65,7 @@ mod metrics;
 mod door;
 
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
-pub use crate::store::{Health, History, Meta, Over, ShardHealth};
+pub use crate::store::{Health, History, Meta, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth};
 pub use answer::{Answer, CheckError};
 pub use check::Check;
 pub use decision::{Binding, Cause, Decision, Fallback, Reason, Source};
@@ -135,6 +136,22 @@ impl Engine {
     /// The configuration in force.
     pub fn running(&self) -> Guard<Arc<Running>> {
         self.running.load()
+    }
+
+    /// The place of a normalised key's counts under a policy; none in the embedded store.
+    pub fn place(&self, policy: &Arc<Policy>, key: &str) -> Option<Place> {
+        self.store.place(policy, key)
+    }
+
+    /// Asks the servers of the store about themselves every few seconds, as long as the watch
+    /// exists. None for the embedded store.
+    pub fn watch_servers(&self) -> Option<ServerWatch> {
+        self.store.watch_servers()
+    }
+
+    /// The last report of each primary by its address. Empty unless somebody watches.
+    pub fn servers(&self) -> Arc<Servers> {
+        self.store.servers()
     }
 
     /// The state of the store's parts.

@@ -10,7 +10,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use serde_json::{Value, json};
 
 use super::problem::Problem;
-use super::{check, dashboard, health, live, metrics, policies, problem, shed, top, usage};
+use super::{check, dashboard, explain, health, live, metrics, policies, problem, shed, top, usage};
 use crate::access::Need;
 use crate::node::Node;
 
@@ -71,6 +71,7 @@ static CALLS: &[Call] = calls! {
     GET    "/v1/usage"       Check    Both     true   usage::usage;
     DELETE "/v1/usage"       Admin    Admin    true   usage::reset;
     GET    "/v1/policies"    Policies Admin    false  policies::policies;
+    GET    "/v1/explain"     Policies Admin    false  explain::explain;
     POST   "/v1/reload"      Admin    Admin    false  policies::reload;
     GET    "/v1/live"        Policies Admin    false  live::live;
     GET    "/v1/top"         Policies Admin    false  top::top;

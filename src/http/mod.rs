@@ -23,6 +23,8 @@ mod usage;
 
 mod policies;
 
+mod explain;
+
 mod health;
 
 mod metrics;

@@ -75,7 +75,7 @@ fn write_policy(object: &mut Object<'_>, policy: &Policy) {
     write_counts(object, "overrides", lists.map(|lists| lists.overrides.counts()));
 }
 
-fn write_quota(object: &mut Object<'_>, quota: &Quota) {
+pub(super) fn write_quota(object: &mut Object<'_>, quota: &Quota) {
     object.word("name", &quota.name);
     object.number("limit", quota.limit.get());
     object.number("window_ms", millis_up(quota.window));

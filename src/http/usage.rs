@@ -52,7 +52,7 @@ fn write_history(object: &mut Object<'_>, history: Option<&History>) {
 }
 
 pub(super) async fn reset(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
-    let check = query::reset(query.as_deref()).map_err(Problem::invalid)?;
+    let check = query::policy_and_key(query.as_deref()).map_err(Problem::invalid)?;
     let decision = node.engine.reset(&check.policy, &check.key).await.map_err(|error| node.refused(&error))?;
     Ok(answer::decision(&check.key, &decision, |_| {}))
 }

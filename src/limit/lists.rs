@@ -64,6 +64,13 @@ impl<T> Lists<T> {
     }
 }
 
+impl<T> Found<'_, T> {
+    /// The entry as text, such as `prefix test:`.
+    pub fn entry(&self) -> String {
+        format!("{} {}", self.pattern.kind(), self.pattern)
+    }
+}
+
 impl<T> List<'_, T> {
     /// The name of one entry in the configuration.
     pub fn name(&self) -> &'static str {

@@ -1,11 +1,12 @@
 //! A policy: a named rule, an algorithm and its quotas, plus options.
 
+use std::borrow::Cow;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::key::KeyType;
-use super::lists::{List, Lists};
+use super::key::{KeyType, NotAnAddress};
+use super::lists::{Found, List, Lists};
 use super::quota::Quota;
 use super::ticks::Ticks;
 
@@ -98,6 +99,16 @@ pub enum Listed {
     Deny,
 }
 
+/// How a policy applies to a key, and which entry of its lists is the reason.
+#[derive(Debug)]
+pub struct Explanation<'a> {
+    /// The normalised key.
+    pub key: Cow<'a, str>,
+    /// The entry that decides.
+    pub found: Option<Found<'a, Arc<Policy>>>,
+    pub applied: Applied<'a>,
+}
+
 impl Policy {
     /// A policy without options that counts keys as written, with the default `on_store_failure`.
     pub fn new(name: impl Into<String>, algorithm: Algorithm, quotas: Vec<Quota>, timeout: Duration) -> Self {
@@ -107,8 +118,26 @@ impl Policy {
 
     /// How this policy applies to a key. `key` is normalised; `written` is the caller's spelling.
     pub fn applied<'a>(self: &'a Arc<Self>, key: &str, written: &str) -> Applied<'a> {
-        let Some(lists) = &self.options.lists else { return Applied::Counted(self) };
-        match lists.find(key, written).map(|found| found.list) {
+        self.applied_by(self.found(key, written).as_ref())
+    }
+
+    /// How this policy applies to a key as the caller wrote it, and why.
+    ///
+    /// # Errors
+    /// If the key does not match the type of the policy's keys.
+    pub fn explain<'a>(self: &'a Arc<Self>, written: &'a str) -> Result<Explanation<'a>, NotAnAddress> {
+        let key = self.key_type.normalise(written)?;
+        let found = self.found(&key, written);
+        let applied = self.applied_by(found.as_ref());
+        Ok(Explanation { key, found, applied })
+    }
+
+    fn found(&self, key: &str, written: &str) -> Option<Found<'_, Arc<Self>>> {
+        self.options.lists.as_ref()?.find(key, written)
+    }
+
+    fn applied_by<'a>(self: &'a Arc<Self>, found: Option<&Found<'a, Arc<Self>>>) -> Applied<'a> {
+        match found.map(|found| &found.list) {
             Some(List::Deny) => Applied::Listed(Listed::Deny),
             Some(List::Allow) => Applied::Listed(Listed::Allow),
             Some(List::Override(policy)) => Applied::Counted(policy),

@@ -45,6 +45,8 @@ use crate::telemetry::metrics::Distribution;
 
 mod error;
 
+mod report;
+
 pub mod generations;
 
 pub mod work;
@@ -56,8 +58,7 @@ pub mod redis;
 pub use error::StoreError;
 pub use generations::Generations;
 pub use memory::MemoryStore;
-pub use redis::RedisStore;
-pub use redis::ShardCounts;
+pub use redis::{Place, RedisStore, ServerInfo, ServerWatch, Servers, ShardCounts};
 pub use work::{Charged, Done, LogPage, Over, Taken, Work};
 
 /// One of several checks sent at once.

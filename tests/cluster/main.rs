@@ -15,6 +15,7 @@ mod exact_limits;
 mod idempotency;
 mod metrics;
 mod migrations;
+mod observe;
 mod refunds;
 mod regressions;
 mod shared_calls;

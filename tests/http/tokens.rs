@@ -48,6 +48,7 @@ fn each_call_requires_its_token() {
         ("POST", "/v1/check/batch", 422, 422),
         ("GET", "/v1/usage?policy=p&key=k", 200, 200),
         ("GET", "/v1/policies", 200, 200),
+        ("GET", "/v1/explain?policy=p&key=k", 200, 200),
         ("GET", "/v1/top", 200, 200),
         ("POST", "/v1/reload", 403, 200),
         ("GET", "/v1/nothing", 404, 404),
@@ -160,7 +161,12 @@ fn browser_pages_are_no_operators() {
     };
     let evil = ("Origin", "https://evil.example");
     let rebound = ("Origin", "http://evil.example:7070");
-    for (method, path) in [("POST", "/v1/reload"), ("DELETE", "/v1/usage?policy=p&key=k"), ("GET", "/v1/policies")] {
+    for (method, path) in [
+        ("POST", "/v1/reload"),
+        ("DELETE", "/v1/usage?policy=p&key=k"),
+        ("GET", "/v1/policies"),
+        ("GET", "/v1/explain?policy=p&key=k"),
+    ] {
         for page in
             [evil, rebound, ("Origin", "null"), ("Sec-Fetch-Site", "cross-site"), ("Sec-Fetch-Site", "same-site")]
         {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::redis::{Server, bus_port};
 use crate::support::stores::ask;
-use crate::support::{Node, TOLLGATE, file_with};
+use crate::support::{Node, TOLLGATE, file_with, http};
 
 const POLICIES: &str = r#"policies:
   per-ip:
@@ -33,6 +33,9 @@ fn explain_prints_redis_keys_of_a_check() {
         assert_eq!(ask(&node, &json!({"policy": policy, "key": key}))["charged"], 1);
         let told = told(path, policy, key);
         let names: Vec<&str> = told["redis"]["keys"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        let answer = http::get(&node.address, &format!("/v1/explain?policy={policy}&key={key}")).json();
+        assert_eq!((&answer["redis_keys"], &answer["slot"]), (&told["redis"]["keys"], &told["redis"]["slot"]));
+        assert_eq!(answer["shard"], server.address());
         assert!(!names.is_empty() && names.iter().all(|name| name.starts_with("{rl:")), "{names:?}");
         let there: usize = redis::cmd("EXISTS").arg(&names).query(&mut connection).unwrap();
         assert_eq!(there, names.len(), "{policy}: what is told is not what is there");

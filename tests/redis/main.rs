@@ -19,6 +19,7 @@ mod keys;
 mod lists;
 mod long_responses;
 mod long_run;
+mod observe;
 mod openapi;
 mod pair_columns;
 mod reload;

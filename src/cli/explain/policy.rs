@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig, visible};
 use crate::limit::key::check_length;
 use crate::limit::lists::Found;
-use crate::limit::policy::{Applied, Listed, Policy};
+use crate::limit::policy::{Applied, Explanation, Listed, Policy};
 use crate::limit::quota::{Quota, Rate, Rule};
 use crate::limit::time::millis_up;
 use crate::store::redis::protocol::call::Call;
@@ -23,9 +23,9 @@ pub(super) fn explain(config: &Config, policy: &str, written: &str) -> Result<Va
         format!("{} has no policy {policy:?}: there are {}", config.policies.origin, known.join(", "))
     })?;
     check_length(written).map_err(|wrong| format!("the key {wrong}"))?;
-    let key = policy.key_type.normalise(written).map_err(|why| format!("the key {written:?} {why}"))?;
-    let found = policy.options.lists.as_ref().and_then(|lists| lists.find(&key, written));
-    let (answer, counted) = match policy.applied(&key, written) {
+    let explanation = policy.explain(written).map_err(|why| format!("the key {written:?} {why}"))?;
+    let Explanation { key, found, applied } = explanation;
+    let (answer, counted) = match applied {
         Applied::Listed(Listed::Allow) => ("allow_listed", None),
         Applied::Listed(Listed::Deny) => ("deny_listed", None),
         Applied::Counted(policy) => ("counted", Some(policy)),
@@ -64,15 +64,13 @@ fn quota(quota: &Quota) -> Value {
 }
 
 /// The Redis keys and slot of a check made now, also if the store is not Redis.
-fn redis(config: &Config, policy: &Policy, key: &str) -> Value {
+fn redis(config: &Config, policy: &Arc<Policy>, key: &str) -> Value {
     let (prefix, used) = match &config.store {
         StoreConfig::Embedded => (DEFAULT_KEY_PREFIX, false),
         StoreConfig::Redis(redis) => (redis.key_prefix.as_str(), true),
     };
     let tag = Tag::new(prefix, key);
-    let policy = Arc::new(policy.clone());
-    let call = Call { costs: &[1], metas: &[Some("".into())], ..Call::look(&tag, &policy) };
-    let names = call.keys_at(Clock::system().now());
+    let names = Call::keys_of_check(&tag, policy, Clock::system().now());
     json!({"used": used, "slot": tag.slot(), "keys": names})
 }
 

@@ -64,8 +64,8 @@ pub(in crate::http) fn none(query: Option<&str>) -> Result<(), Violations> {
     Members::of_query(query, &[]).finish(())
 }
 
-/// `?policy=&key=`: the key to reset.
-pub(in crate::http) fn reset(query: Option<&str>) -> Result<Check, Violations> {
+/// `?policy=&key=`: the key to reset, or to explain.
+pub(in crate::http) fn policy_and_key(query: Option<&str>) -> Result<Check, Violations> {
     of_key(Members::of_query(query, &["policy", "key"]))
 }
 

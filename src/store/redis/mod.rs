@@ -13,6 +13,8 @@
 //!       protocol  bytes in, bytes out; the scripts
 //! ```
 //!
+//! `observe` asks the servers about themselves, apart from all checks and only while somebody watches.
+//!
 //! Checks do not use the redis crate's ClusterConnection. It repeats calls with an unknown outcome,
 //! blocks all shards while one is bad, and never notices a frozen one. Each lane uses one
 //! MultiplexedConnection instead.
@@ -40,11 +42,19 @@ mod router;
 
 mod topology;
 
+mod place;
+
+mod observe;
+
 pub use lane::call::key_batch::first_part;
 pub use lane::metrics::ShardCounts;
 use lane::shared::Shared;
+use observe::Observer;
+pub use observe::{ServerWatch, Servers};
+pub use place::Place;
 use protocol::address::Address;
 use protocol::keys;
+pub use protocol::server_info::ServerInfo;
 pub use router::RedisStore;
 use topology::{Kind, Sentinels};
 
@@ -73,7 +83,8 @@ impl RedisStore {
                 topology::open(seeds, Arc::new(shared))
             }
         };
-        Ok(Self { topology, key_prefix, moving: Arc::default() })
+        let observer = Arc::new(Observer::start(&topology));
+        Ok(Self { topology, key_prefix, moving: Arc::default(), observer })
     }
 
     /// Changes how long a server may take to answer before its connection is given up.

@@ -27,16 +27,23 @@ const MAX_BYTES: u64 = 4 * 1024 * 1024;
 pub async fn login(credentials: &Credentials) -> Result<Option<Cmd>, Failure> {
     let Some(login) = &credentials.login else { return Ok(None) };
     let mut command = redis::cmd("AUTH");
-    command.arg(login.username.as_deref());
-    match &login.password {
-        Password::Text(password) => command.arg(password),
+    command.arg(login.username.as_deref()).arg(password(&login.password).await?);
+    Ok(Some(command))
+}
+
+/// Returns the text of a password.
+///
+/// # Errors
+/// When its file cannot be read. No error contains the content of a file.
+pub async fn password(password: &Password) -> Result<String, Failure> {
+    match password {
+        Password::Text(password) => Ok(password.clone()),
         Password::File(path) => {
             let text = String::from_utf8(read(path).await?);
             let text = text.map_err(|_| wrong(path, "is not UTF-8"))?;
-            command.arg(text.trim_end_matches(['\r', '\n']))
+            Ok(text.trim_end_matches(['\r', '\n']).to_owned())
         }
-    };
-    Ok(Some(command))
+    }
 }
 
 /// Builds this node's side of TLS.
@@ -89,7 +96,11 @@ fn system_roots() -> RootCertStore {
     roots
 }
 
-async fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+/// Returns the content of a file of the credentials.
+///
+/// # Errors
+/// When it cannot be read.
+pub async fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let file = path.to_owned();
     let bytes = apart(move || bounded(&file)).await.unwrap_or_else(|| Err(std::io::ErrorKind::Other.into()));
     bytes.map_err(|error| wrong(path, &format!("cannot be read: {}", error.kind())))

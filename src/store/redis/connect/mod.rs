@@ -10,13 +10,13 @@ pub mod questions;
 
 pub mod sentinel;
 
-mod auth;
+pub mod auth;
 
 mod bounded;
 
 mod broken;
 
-mod dns;
+pub mod dns;
 
 mod stream;
 

@@ -78,6 +78,11 @@ impl Shared {
         Self { address_map: pairs.collect(), ..self }
     }
 
+    /// The addresses to dial by those that servers announce, with hosts in lower case.
+    pub fn address_map(&self) -> &HashMap<Address, Address> {
+        &self.address_map
+    }
+
     /// Opens a connection to a server, at the address that `store.address_map` has for it.
     /// `attempt` notes how far it has come.
     ///

@@ -24,6 +24,8 @@ pub(super) mod sentinel;
 
 pub(super) mod server_error;
 
+pub(super) mod server_info;
+
 pub(super) mod sources;
 
 mod counters;

@@ -5,16 +5,18 @@
 //! whole decision. The core also computes when a denied cost fits.
 
 use std::slice;
+use std::sync::Arc;
 
 use redis::{Arg, Cmd, Value};
 
 use super::call::{By, Call};
 use super::check::{self, Declared, states};
+use super::keys::Tag;
 use super::reply::{Reply, is_corrupt, opened, unsigned};
 use super::sources::{ScriptId, begin};
 use super::{counters, log, operations};
 use crate::limit::decision::decide;
-use crate::limit::policy::Algorithm;
+use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::Micros;
 use crate::store::{Done, Taken, Work};
 
@@ -36,6 +38,13 @@ impl Call<'_> {
         cmd.arg(time);
         operations::arguments(self, &mut cmd);
         cmd
+    }
+
+    /// Returns the keys of a check of `policy` that a shard with the expected TIME `now`, us,
+    /// decides.
+    pub fn keys_of_check(tag: &Tag, policy: &Arc<Policy>, now: Micros) -> Vec<String> {
+        let check = Call { costs: &[1], metas: &[Some("".into())], ..Call::look(tag, policy) };
+        check.keys_at(now)
     }
 
     /// Returns the keys that the command declares for a shard whose expected TIME is `now`, us.

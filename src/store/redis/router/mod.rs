@@ -9,6 +9,7 @@ use crate::limit::time::{Micros, micros};
 use crate::store::redis::lane::Lane;
 use crate::store::redis::lane::health::REFUSES;
 use crate::store::redis::lane::metrics::Retry;
+use crate::store::redis::observe::Observer;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::keys::Tag;
 use crate::store::redis::protocol::reply::NotExecuted;
@@ -35,6 +36,7 @@ pub struct RedisStore {
     pub(super) topology: Arc<Topology>,
     pub(super) key_prefix: String,
     pub(super) moving: Arc<Moving>,
+    pub(super) observer: Arc<Observer>,
 }
 
 /// An operation on its way: its key, its span if it is traced, and the time that it may use.

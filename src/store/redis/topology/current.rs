@@ -157,6 +157,11 @@ impl Topology {
         })
     }
 
+    /// Returns the addresses of the primaries.
+    pub fn primaries(&self) -> Vec<Address> {
+        self.owners(|lane| lane.address().clone())
+    }
+
     /// Returns how many slots no primary owns.
     pub fn slots_without_owner(&self) -> usize {
         self.table.load().owners.iter().filter(|owner| **owner == NOBODY).count()

@@ -1,0 +1,375 @@
+//! The picture of a sum on a terminal: a header, the decisions, the denied keys and the shards.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style, Stylize};
+use ratatui::text::{Line, Span as Text};
+use ratatui::widgets::{Block, Borders, Clear, Paragraph, Row, Table, TableState};
+
+use super::fleet::{Decisions, ShardRow, Span, Sum};
+use super::numbers::{bytes, count, micros, short, sparkline};
+use super::snapshot::Denied;
+use crate::config::visible;
+
+/// The most rows of decisions and of shards on a low terminal.
+const FEW: usize = 6;
+
+/// The picture's choices.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) span: Span,
+    /// The chosen row of the denied keys.
+    pub(super) chosen: usize,
+    pub(super) shows_help: bool,
+    /// False: the terminal's own colours only.
+    pub(super) has_colours: bool,
+}
+
+/// Draws the whole picture.
+pub(super) fn draw(frame: &mut Frame<'_>, sum: &Sum, view: &View) {
+    let area = frame.area();
+    let most = (usize::from(area.height) / 5).max(FEW) - 1;
+    let rows = |rows: usize| Constraint::Length(u16::try_from(rows.clamp(1, most) + 2).unwrap_or(u16::MAX));
+    let parts = [
+        Constraint::Length(3),
+        rows(sum.decisions.len()),
+        Constraint::Min(4),
+        rows(sum.shards.len()),
+        Constraint::Length(1),
+    ];
+    let [header, decisions, keys, shards, footer] = Layout::vertical(parts).areas(area);
+    frame.render_widget(Paragraph::new(head(sum, view)), header);
+    draw_decisions(frame, decisions, &sum.decisions, view);
+    draw_keys(frame, keys, &sum.top, view);
+    draw_shards(frame, shards, &sum.shards, view);
+    frame.render_widget(Paragraph::new(foot(&sum.top, view)), footer);
+    if view.shows_help {
+        draw_help(frame, area);
+    }
+}
+
+fn head<'a>(sum: &'a Sum, view: &View) -> Vec<Line<'a>> {
+    let policy = view
+        .span
+        .policy
+        .as_deref()
+        .map_or("all policies".to_owned(), |name| format!("policy {}", visible(name)));
+    let minutes = format!("{} min", view.span.minutes);
+    let mut first = vec![Text::from("tollgate top").bold(), format!("   {policy}   last {minutes}").into()];
+    if !sum.versions.is_empty() {
+        let version = |version: &String| visible(version).chars().take(12).collect::<String>();
+        let versions: Vec<_> = sum.versions.iter().map(version).collect();
+        first.push(match &versions[..] {
+            [one] => format!("   policies {one}").into(),
+            several => view.alarm(format!("   policies differ: {}", several.join(", "))),
+        });
+    }
+    let lost: Vec<_> = sum.nodes.iter().filter_map(|node| Some((node, node.reason.as_ref()?))).collect();
+    let up = sum.nodes.len() - lost.len();
+    let mut second = vec![format!("nodes {up}/{} up", sum.nodes.len()).into()];
+    match sum.status.as_str() {
+        "" => {}
+        "ok" => second.push("   status ok".into()),
+        status => second.push(view.alarm(format!("   status {}", visible(status)))),
+    }
+    if let Some((node, reason)) = lost.first() {
+        second.push(view.alarm(format!("   {}: {}, trying again", visible(&node.url), visible(reason))));
+    }
+    let rate = |is: fn(&str) -> bool| sum.decisions.iter().filter(|row| is(&row.outcome)).map(|row| row.rate).sum();
+    let third = format!(
+        "checks {}/s   allowed {}/s   denied {}/s   p50 {}   p99 {}",
+        count(rate(|_| true)),
+        count(rate(|outcome| outcome == "allowed")),
+        count(rate(|outcome| outcome == "denied")),
+        sum.p50_us.map_or("-".to_owned(), micros),
+        sum.p99_us.map_or("-".to_owned(), micros),
+    );
+    vec![first.into(), second.into(), third.into()]
+}
+
+fn draw_decisions(frame: &mut Frame<'_>, area: Rect, decisions: &[Decisions], view: &View) {
+    let widths = [10, 10, 9, 11].map(Constraint::Length);
+    let taken: u16 = 10 + 10 + 9 + 11 + 4;
+    let trend = usize::from(area.width.saturating_sub(taken));
+    let rows = decisions.iter().map(|row| {
+        let style = if row.outcome == "allowed" { Style::new() } else { view.colour(Color::Yellow) };
+        Row::new([
+            Line::from(visible(&row.source)),
+            Line::from(visible(&row.outcome)),
+            right(count(row.rate)),
+            right(count(row.total)),
+            Line::from(sparkline(&row.history, trend)),
+        ])
+        .style(style)
+    });
+    let names = ["SOURCE".into(), "OUTCOME".into(), right("PER S"), right("IN ALL"), Line::from("TREND")];
+    let widths: Vec<_> = widths.into_iter().chain([Constraint::Fill(1)]).collect();
+    let table = Table::new(rows, widths).header(Row::new(names).style(DIM)).block(titled("decisions"));
+    frame.render_widget(table, area);
+}
+
+fn draw_keys(frame: &mut Frame<'_>, area: Rect, top: &[Denied], view: &View) {
+    let title = format!("keys denied most, last {} min", view.span.minutes);
+    if top.is_empty() {
+        let none = Paragraph::new("no key was denied").style(DIM).block(titled(title));
+        frame.render_widget(none, area);
+        return;
+    }
+    let rows = top.iter().map(|denied| {
+        Row::new([
+            Line::from(visible(&denied.policy)),
+            Line::from(name(denied)),
+            right(count(denied.denied)),
+            right(count(denied.at_least)),
+        ])
+    });
+    let names = [Line::from("POLICY"), Line::from("KEY"), right("DENIED"), right("AT LEAST")];
+    let widths = [Constraint::Length(16), Constraint::Fill(1), Constraint::Length(11), Constraint::Length(11)];
+    let table = Table::new(rows, widths)
+        .header(Row::new(names).style(DIM))
+        .row_highlight_style(Modifier::REVERSED)
+        .block(titled(title));
+    let mut state = TableState::new().with_selected(view.chosen.min(top.len() - 1));
+    frame.render_stateful_widget(table, area, &mut state);
+}
+
+fn draw_shards(frame: &mut Frame<'_>, area: Rect, shards: &[ShardRow], view: &View) {
+    if shards.is_empty() {
+        let none = Paragraph::new("no shard: the store is in the nodes, or not known yet");
+        frame.render_widget(none.style(DIM).block(titled("shards")), area);
+        return;
+    }
+    let rows = shards.iter().map(|shard| {
+        let state = match (shard.up, shard.open) {
+            (up, _) if up < shard.nodes => view.alarm(format!("down {}/{}", shard.nodes - up, shard.nodes)),
+            (_, 0) => "up".into(),
+            (_, open) => view.alarm(format!("open {open}/{}", shard.nodes)),
+        };
+        let server = &shard.server;
+        let known = |number: Option<u64>, text: fn(u64) -> String| right(number.map_or("-".to_owned(), text));
+        Row::new([
+            Line::from(visible(&shard.address)),
+            Line::from(state),
+            right(short(shard.queued)),
+            right(shard.clock_offset_us.map_or("-".to_owned(), offset)),
+            right(short(shard.errors)),
+            known(server.operations_per_s, short),
+            known(server.memory_bytes, bytes),
+            known(server.replication_lag_bytes, bytes),
+            known(server.keys, short),
+        ])
+    });
+    let names = ["QUEUED", "CLOCK", "ERRORS", "OPS/S", "MEMORY", "LAG", "KEYS"].map(right);
+    let names = ["SHARD", "STATE"].map(Line::from).into_iter().chain(names);
+    let widths = [8, 6, 8, 6, 6, 6, 6, 6].map(Constraint::Length);
+    let widths: Vec<_> = [Constraint::Fill(1)].into_iter().chain(widths).collect();
+    let table = Table::new(rows, widths).header(Row::new(names).style(DIM)).block(titled("shards"));
+    frame.render_widget(table, area);
+}
+
+/// The chosen key in full, which a narrow column may cut off, or else the keys to press.
+fn foot<'a>(top: &[Denied], view: &View) -> Line<'a> {
+    let keys = "q quit   j k move   1 5 m minutes   p policy   ? help";
+    match top.get(view.chosen).filter(|_| view.chosen > 0) {
+        Some(denied) => {
+            format!("{}   {}   {}", visible(&denied.policy), name(denied), visible(&denied.key_hash)).into()
+        }
+        None => Line::from(keys).style(DIM),
+    }
+}
+
+fn draw_help(frame: &mut Frame<'_>, area: Rect) {
+    let lines = [
+        "q            quit",
+        "j k, arrows  choose a denied key; the last line shows it in full",
+        "1 5 m        the last 1, 5 or 15 minutes",
+        "p            the next policy, or all",
+        "?            this help",
+        "",
+        "PER S, p50 and p99 are of the newest second; p50 and p99 of the",
+        "slowest node. CLOCK is the shard's clock minus the node's. Keys",
+        "are hashes, unless the token is an admin's or the node records",
+        "keys. DENIED is an estimate, never too small.",
+    ];
+    let (width, height) = (68, u16::try_from(lines.len() + 2).unwrap_or(u16::MAX));
+    let [row] = Layout::vertical([Constraint::Length(height)]).flex(ratatui::layout::Flex::Center).areas(area);
+    let [place] = Layout::horizontal([Constraint::Length(width)]).flex(ratatui::layout::Flex::Center).areas(row);
+    frame.render_widget(Clear, place);
+    let help = Paragraph::new(lines.map(Line::from).to_vec()).block(Block::bordered().title(" help "));
+    frame.render_widget(help, place);
+}
+
+impl View {
+    fn colour(&self, colour: Color) -> Style {
+        if self.has_colours { Style::new().fg(colour) } else { Style::new() }
+    }
+
+    /// A text that needs attention. Bold marks it also without colours.
+    fn alarm<'a>(&self, text: String) -> Text<'a> {
+        Text::styled(text, self.colour(Color::Red).bold())
+    }
+}
+
+const DIM: Style = Style::new().add_modifier(Modifier::DIM);
+
+fn titled<'a>(title: impl Into<String>) -> Block<'a> {
+    Block::new().borders(Borders::TOP).title(Line::from(format!(" {} ", title.into())).bold())
+}
+
+fn right<'a>(text: impl Into<std::borrow::Cow<'a, str>>) -> Line<'a> {
+    Line::from(text.into()).right_aligned()
+}
+
+/// The key where the node shows it, or else its hash.
+fn name(denied: &Denied) -> String {
+    visible(denied.key.as_deref().unwrap_or(&denied.key_hash))
+}
+
+/// `+1.2 ms`.
+fn offset(us: i64) -> String {
+    format!("{}{}", if us < 0 { "-" } else { "+" }, micros(us.unsigned_abs())).replace(' ', "")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use ratatui::buffer::Buffer;
+
+    use super::super::fleet::NodeRow;
+    use super::super::snapshot::Server;
+    use super::*;
+
+    fn node(url: &str, reason: Option<&str>) -> NodeRow {
+        let (url, reason) = (url.to_owned(), reason.map(str::to_owned));
+        NodeRow { url, up: reason.is_none(), reason, status: None, version: None, uptime_s: None }
+    }
+
+    fn row(source: &str, outcome: &str, rate: u64) -> Decisions {
+        let (source, outcome) = (source.to_owned(), outcome.to_owned());
+        Decisions { source, outcome, rate, total: 60 * rate, history: (0..59).collect() }
+    }
+
+    fn sum() -> Sum {
+        let denied = |number: u64| Denied {
+            policy: "login".into(),
+            key: Some(format!("203.0.113.{number}")),
+            key_hash: "9f00aa".into(),
+            denied: 123_456 - number,
+            at_least: 1000,
+        };
+        let server = Server { memory_bytes: Some(3 << 20), operations_per_s: Some(12_345), ..Server::default() };
+        let shard = |port: u64| ShardRow {
+            address: format!("127.0.0.1:{port}"),
+            nodes: 2,
+            up: if port == 7003 { 1 } else { 2 },
+            clock_offset_us: Some(-1_250),
+            server: server.clone(),
+            ..ShardRow::default()
+        };
+        Sum {
+            at: 100,
+            nodes: vec![node("http://a:1", None), node("http://b:1", Some("connection refused"))],
+            status: "ok".into(),
+            versions: BTreeSet::from(["f3a9b2c4d5e6f7".to_owned()]),
+            p50_us: Some(21),
+            p99_us: Some(4_100),
+            decisions: vec![row("store", "allowed", 1_234), row("prefilter", "denied", 812)],
+            top: (1..=30).map(denied).collect(),
+            shards: [7001, 7002, 7003].map(shard).into(),
+            ..Sum::default()
+        }
+    }
+
+    fn view() -> View {
+        View { span: Span { minutes: 1, policy: None }, chosen: 0, shows_help: false, has_colours: false }
+    }
+
+    fn drawn(width: u16, height: u16, sum: &Sum, view: &View) -> (Vec<String>, Buffer) {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, sum, view)).unwrap();
+        let buffer = terminal.backend().buffer().clone();
+        let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+        ((0..height).map(line).collect(), buffer)
+    }
+
+    /// The column where `text` begins, in the lines that have it.
+    fn column(lines: &[String], text: &str) -> Vec<usize> {
+        let place = |line: &String| line.find(text).map(|byte| line[..byte].chars().count());
+        lines.iter().filter_map(place).collect()
+    }
+
+    #[test]
+    fn picture_fits_a_small_terminal() {
+        let (lines, _) = drawn(80, 24, &sum(), &view());
+        let text = lines.join("\n");
+        for part in [
+            "tollgate top   all policies   last 1 min   policies f3a9b2c4d5e6",
+            "nodes 1/2 up   status ok   http://b:1: connection refused, trying again",
+            "checks 2,046/s   allowed 1,234/s   denied 812/s   p50 21 us   p99 4.1 ms",
+            "down 1/2",
+            "q quit",
+        ] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        assert_eq!(lines[4], "SOURCE     OUTCOME        PER S      IN ALL TREND");
+        assert!(lines[5].starts_with("store      allowed        1,234      74,040 "), "{text}");
+        assert!(lines[6].starts_with("prefilter  denied           812      48,720 "), "{text}");
+        assert_eq!(lines[8], "POLICY           KEY                                           DENIED    AT LEAST");
+        assert_eq!(lines[9], "login            203.0.113.1                                  123,455       1,000");
+        assert_eq!(lines[18], "SHARD                STATE    QUEUED    CLOCK ERRORS  OPS/S MEMORY    LAG   KEYS");
+        assert_eq!(lines[19], "127.0.0.1:7001       up            0   -1.2ms      0  12.3k  3.0Mi      -      -");
+        assert_eq!(column(&lines, "203.0.113.").len(), 8);
+        assert!(lines.iter().all(|line| line.chars().count() <= 80));
+    }
+
+    #[test]
+    fn picture_uses_a_large_terminal() {
+        let (lines, _) = drawn(200, 50, &sum(), &view());
+        assert_eq!(column(&lines, "203.0.113."), [17; 30]);
+        assert_eq!(column(&lines, "127.0.0.1:700"), [0; 3]);
+        let ends: BTreeSet<usize> =
+            lines.iter().filter(|line| line.starts_with("login")).map(|line| line.chars().count()).collect();
+        assert_eq!(ends, BTreeSet::from([200]));
+    }
+
+    #[test]
+    fn choice_scrolls_and_shows_the_whole_key() {
+        let mut chosen = View { chosen: 29, ..view() };
+        let (lines, buffer) = drawn(80, 24, &sum(), &chosen);
+        assert!(lines[16].contains("203.0.113.30"), "{lines:?}");
+        assert!(buffer[(0, 16)].modifier.contains(Modifier::REVERSED));
+        assert_eq!(lines[23], "login   203.0.113.30   9f00aa");
+        chosen.chosen = 99;
+        drawn(80, 24, &sum(), &chosen);
+    }
+
+    #[test]
+    fn colours_are_optional() {
+        let coloured = |has_colours| {
+            let (_, buffer) = drawn(80, 24, &sum(), &View { has_colours, ..view() });
+            buffer.content.iter().any(|cell| cell.fg != Color::Reset)
+        };
+        assert_eq!([false, true].map(coloured), [false, true]);
+    }
+
+    #[test]
+    fn empty_sums_and_tiny_terminals_are_drawn() {
+        let (lines, _) = drawn(80, 24, &Sum::default(), &view());
+        assert!(lines.join("\n").contains("no key was denied"));
+        for (width, height) in [(1, 1), (10, 3), (40, 8), (300, 5)] {
+            drawn(width, height, &sum(), &View { shows_help: true, ..view() });
+        }
+    }
+
+    #[test]
+    fn texts_of_nodes_cannot_disturb_the_terminal() {
+        let mut sum = sum();
+        sum.top[0].key = Some("\u{1b}[2J\n".into());
+        sum.shards[0].address = "a\u{9b}b".into();
+        let (lines, _) = drawn(80, 24, &sum, &view());
+        assert!(lines.concat().contains("\\u{1b}[2J\\n") && lines.concat().contains("a\\u{9b}b"), "{lines:?}");
+    }
+}

@@ -1,0 +1,139 @@
+//! The live picture: reads keys, takes in news, and draws.
+
+use std::io::{IsTerminal, stdin, stdout};
+use std::time::Duration;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+use super::feed::{News, Question};
+use super::fleet::{Fleet, Span};
+use super::render::{View, draw};
+
+/// The longest time between two pictures.
+const REDRAW: Duration = Duration::from_secs(1);
+
+/// How often the reader of keys looks whether it should end.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Whether a person sits at both ends.
+pub(super) fn is_there() -> bool {
+    stdin().is_terminal() && stdout().is_terminal()
+}
+
+/// Shows the nodes until the user quits, or a signal comes. The terminal is as before afterwards,
+/// also after a panic.
+///
+/// # Errors
+/// When the terminal cannot be used.
+pub(super) async fn show(
+    fleet: &mut Fleet,
+    news: &mut mpsc::Receiver<(usize, News)>,
+    question: &watch::Sender<Option<Question>>,
+) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("the terminal: {error}");
+    let mut end = signals().map_err(failed)?;
+    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let _restore = scopeguard::guard((), |()| ratatui::restore());
+    let mut keys = keys();
+    let mut view = View {
+        span: Span { minutes: 1, policy: None },
+        chosen: 0,
+        shows_help: false,
+        has_colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+    };
+    loop {
+        paint(&mut terminal, fleet, &mut view).map_err(failed)?;
+        tokio::select! {
+            Some((place, new)) = news.recv() => {
+                fleet.note(place, new);
+                // One picture for all that has arrived.
+                while let Ok((place, new)) = news.try_recv() {
+                    fleet.note(place, new);
+                }
+            }
+            key = keys.recv() => {
+                if key.is_none_or(|key| press(&mut view, key, fleet)) {
+                    return Ok(());
+                }
+                question.send_if_modified(|asked| std::mem::replace(asked, view.span.question()) != view.span.question());
+            }
+            _ = end.recv() => return Ok(()),
+            () = tokio::time::sleep(REDRAW) => {}
+        }
+    }
+}
+
+fn paint(terminal: &mut DefaultTerminal, fleet: &Fleet, view: &mut View) -> std::io::Result<()> {
+    let sum = fleet.sum(&view.span);
+    view.chosen = view.chosen.min(sum.top.len().saturating_sub(1));
+    terminal.draw(|frame| draw(frame, &sum, view)).map(drop)
+}
+
+/// Returns true for the key that ends the command.
+fn press(view: &mut View, key: KeyCode, fleet: &Fleet) -> bool {
+    match key {
+        KeyCode::Char('q') => return true,
+        KeyCode::Esc if !view.shows_help => return true,
+        KeyCode::Char('?') => view.shows_help = !view.shows_help,
+        KeyCode::Esc => view.shows_help = false,
+        KeyCode::Char('j') | KeyCode::Down => view.chosen = view.chosen.saturating_add(1),
+        KeyCode::Char('k') | KeyCode::Up => view.chosen = view.chosen.saturating_sub(1),
+        KeyCode::Char('1') => view.span.minutes = 1,
+        KeyCode::Char('5') => view.span.minutes = 5,
+        KeyCode::Char('m') => view.span.minutes = 15,
+        KeyCode::Char('p') => {
+            let policies = fleet.sum(&view.span).policies;
+            let next = match &view.span.policy {
+                None => policies.first(),
+                Some(policy) => policies.iter().find(|next| *next > policy),
+            };
+            view.span.policy = next.cloned();
+            view.chosen = 0;
+        }
+        _ => {}
+    }
+    false
+}
+
+/// The pressed keys. A thread waits for them, since the terminal has no other way.
+fn keys() -> mpsc::Receiver<KeyCode> {
+    let (sender, keys) = mpsc::channel(16);
+    std::thread::spawn(move || {
+        while !sender.is_closed() {
+            let key = match event::poll(LOOK) {
+                Ok(false) => continue,
+                Ok(true) => event::read(),
+                Err(error) => Err(error),
+            };
+            let sent = match key {
+                Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => {
+                    let is_interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+                    sender.blocking_send(if is_interrupt { KeyCode::Char('q') } else { key.code })
+                }
+                // Another size: the next key or second draws it.
+                Ok(_) => sender.blocking_send(KeyCode::Null),
+                Err(_) => return,
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    });
+    keys
+}
+
+/// One message when a signal asks the command to end.
+fn signals() -> std::io::Result<mpsc::Receiver<()>> {
+    let (sender, end) = mpsc::channel(1);
+    for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()] {
+        let (mut signal, sender) = (signal(kind)?, sender.clone());
+        tokio::spawn(async move {
+            signal.recv().await;
+            let _ = sender.send(()).await;
+        });
+    }
+    Ok(end)
+}
