@@ -143,8 +143,9 @@ const stories = {
 
   // The page asks again when the wait ends, without a hand.
   async countdown_ends(browser) {
-    await deny("quick", "k");
     const page = await open(browser, { token: settings.admin, hash: keyPath("quick", "k") });
+    await page.locator("#key-says").getByText("Allowed").waitFor();
+    await deny("quick", "k");
     await page.locator("#key-says").getByText("Denied").waitFor();
     await page.locator("#key-says").getByText("Allowed").waitFor();
     assert.equal(await page.locator("#key-wait").isVisible(), false);

@@ -20,7 +20,7 @@ policies:
   per-ip: {quotas: [{name: burst, limit: 6, per: 1s}, {name: sustained, limit: 120, per: 1m}]}
   login: {algorithm: token-bucket, quotas: [{rate: 2 per 1s, burst: 5}]}
   slow: {quotas: [3 per 10m]}
-  quick: {algorithm: fixed-window, anchor: first-hit, quotas: [2 per 5s]}
+  quick: {algorithm: fixed-window, anchor: first-hit, quotas: [2 per 10s]}
   log: {algorithm: sliding-log, quotas: [100 per 1h]}
   ticks: {algorithm: sliding-counter, tick: 1s, quotas: [100 per 1m]}
   listed:
