@@ -26,6 +26,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ("config", &["limit", "access", "timeouts"]),
     // Collects and exposes counts and times of the other modules; imports none of them.
     ("telemetry", &["limit::time", "clock"]),
+    // Keeps counts and keys for operators, in fixed memory; asks no other module.
+    ("live", &["limit::key", "limit::time", "workers::cores"]),
     // Decides by the core, on its own clock; of the configuration it knows only how to reach Redis.
     (
         "store",
@@ -59,6 +61,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "config::Running",
             "config::inline",
             "telemetry",
+            "live",
             "store",
             "prefilter",
         ],
@@ -82,6 +85,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "workers::cores",
             "engine",
             "telemetry",
+            "live",
             "node",
             "gateway",
             "config::Policies",
@@ -194,7 +198,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("request", &["protocol"]),
     ("lane", &["protocol", "connect", "request"]),
     ("topology", &["protocol", "connect", "lane"]),
-    ("router", &["protocol", "request", "lane", "topology"]),
+    ("observe", &["protocol", "connect", "topology"]),
+    ("router", &["protocol", "request", "lane", "topology", "observe"]),
 ];
 
 /// The maximum width of code for rustfmt, in columns.

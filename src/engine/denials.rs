@@ -125,3 +125,21 @@ impl Tally {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_quotas_are_bounded() {
+        let counts = QuotaCounts::default();
+        assert_eq!(counts.read(["1s"].into_iter()), [("1s".to_owned(), 0)]);
+        for number in 0..QUOTAS + 10 {
+            (0..2).for_each(|_| counts.add(&format!("{number}s")));
+        }
+        let read = counts.read(["1s", "unused"].into_iter());
+        let expected = (0..QUOTAS).map(|number| (format!("{number}s"), 2));
+        let rest = [("unused".to_owned(), 0), (OTHERS.to_owned(), 20)];
+        assert_eq!(read, expected.chain(rest).collect::<Vec<_>>());
+    }
+}

@@ -149,7 +149,7 @@ impl Engine {
         self.store.watch_servers()
     }
 
-    /// The last report of each primary by its address. Empty unless somebody watches.
+    /// The last report of each primary by its address. Empty without a watch.
     pub fn servers(&self) -> Arc<Servers> {
         self.store.servers()
     }

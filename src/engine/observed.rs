@@ -6,12 +6,12 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::tally::{Outcome, Totals};
-use super::{Engine, Source};
+use super::{Engine, ServerInfo, Source};
 use crate::limit::time::MICROS_PER_SECOND;
 use crate::live::recent::{Recent, push_newest};
 use crate::live::recorders::Table;
 use crate::live::rings::{Checks, Rings, Second, ShardCalls, bounded_checks, bounded_shards, quantile};
-use crate::live::snapshot::{ShardState, Snapshot, StoreState};
+use crate::live::snapshot::{ServerState, ShardState, Snapshot, StoreState};
 use crate::live::space_saving::SpaceSaving;
 use crate::live::top::{Denials, TopKeys};
 
@@ -150,6 +150,7 @@ impl Engine {
         let health = self.health();
         let mut readings: BTreeMap<String, _> =
             self.store.readings().into_iter().map(|shard| (shard.address.clone(), shard)).collect();
+        let servers = self.servers();
         let shards = health.shards.into_iter().map(|shard| {
             let reading = readings.remove(&shard.address);
             ShardState {
@@ -157,10 +158,10 @@ impl Engine {
                 breaker_open: reading.as_ref().map(|reading| !reading.is_connected),
                 queued: reading.as_ref().map(|reading| reading.queued),
                 clock_offset: reading.as_ref().map(|reading| reading.clock_offset),
+                server: servers.get(&shard.address).map(server),
                 address: shard.address,
                 up: shard.up,
                 reason: shard.reason,
-                server: None,
             }
         });
         StoreState {
@@ -172,4 +173,10 @@ impl Engine {
             shards: shards.collect(),
         }
     }
+}
+
+fn server(told: &ServerInfo) -> ServerState {
+    let ServerInfo { memory_bytes, max_memory_bytes, memory_policy, operations_per_s, replication_lag_bytes, keys } =
+        told.clone();
+    ServerState { memory_bytes, max_memory_bytes, memory_policy, operations_per_s, replication_lag_bytes, keys }
 }

@@ -20,6 +20,7 @@ use super::policies::rfc3339;
 use super::problem::{Problem, panicked};
 use super::request::query::{self, SHOWN};
 use super::top::{keys, shows_keys, write_heaviest, write_key};
+use crate::engine::ServerWatch;
 use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND};
 use crate::live::rings::Second;
 use crate::live::snapshot::{ServerState, ShardState, Snapshot, StoreState};
@@ -48,28 +49,34 @@ pub(super) async fn live(
     let seconds = query::live(query.as_deref()).map_err(Problem::invalid)?;
     let in_clear = shows_keys(&node, &headers);
     // A long history takes milliseconds, so a blocking thread writes it.
-    let joining = spawn_blocking(move || node.watchers.join(in_clear, || event(&node, seconds, in_clear)));
-    let (first, events) = match joining.await {
+    let first = move |node: &Node| (event(node, seconds, in_clear), node.engine.watch_servers());
+    let joining = spawn_blocking(move || node.watchers.join(in_clear, || first(&node)));
+    let ((first, watch), events) = match joining.await {
         Ok(joined) => joined.ok_or_else(Problem::too_many_watchers)?,
         Err(error) => return Ok(panicked(Box::new(error))),
     };
-    let mut response = Response::new(stream(first, events));
+    let mut response = Response::new(stream(first, events, HEARTBEAT, watch));
     let fields = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     response.headers_mut().extend(fields.map(|(name, value)| (name, HeaderValue::from_static(value))));
     Ok(response)
 }
 
-/// The first event and those that follow, until they end.
-fn stream(first: Vec<u8>, events: Receiver<Event>) -> Body {
-    let next = async |(first, mut events): (Option<Vec<u8>>, Receiver<Event>)| {
-        let bytes = match first {
-            Some(first) => Bytes::from(first),
-            None => match timeout(HEARTBEAT, events.recv()).await {
-                Ok(event) => Bytes::from_owner(event?),
-                Err(_) => Bytes::from_static(SILENCE),
-            },
-        };
-        Some((Ok::<_, Infallible>(bytes), (None, events)))
+/// The first event and those that follow, until they end. A comment breaks each `silence`.
+/// Meanwhile the servers of the store are asked about themselves.
+fn stream(first: Vec<u8>, events: Receiver<Event>, silence: Duration, watch: Option<ServerWatch>) -> Body {
+    let next = move |(first, mut events): (Option<Vec<u8>>, Receiver<Event>)| {
+        // The stream has the watch until it ends.
+        let _ = &watch;
+        async move {
+            let bytes = match first {
+                Some(first) => Bytes::from(first),
+                None => match timeout(silence, events.recv()).await {
+                    Ok(event) => Bytes::from_owner(event?),
+                    Err(_) => Bytes::from_static(SILENCE),
+                },
+            };
+            Some((Ok::<_, Infallible>(bytes), (None, events)))
+        }
     };
     Body::from_stream(unfold((Some(first), events), next))
 }
@@ -167,4 +174,33 @@ fn write_server(object: &mut Object<'_>, server: &ServerState) {
     object.given("operations_per_s", server.operations_per_s);
     object.given("replication_lag_bytes", server.replication_lag_bytes);
     object.given("keys", server.keys);
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use tokio::sync::mpsc::channel;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn silence_is_broken_by_heartbeats() {
+        let (sender, events) = channel(2);
+        let mut body = stream(b"first".to_vec(), events, Duration::from_millis(5), None);
+        let mut next = async || {
+            let frame = body.frame().await?;
+            frame.unwrap().into_data().ok()
+        };
+        let expected: [&[u8]; 3] = [b"first", SILENCE, SILENCE];
+        assert_eq!([next().await, next().await, next().await].map(Option::unwrap), expected);
+        sender.try_send(b"second"[..].into()).unwrap();
+        drop(sender);
+        let rest = loop {
+            match next().await {
+                Some(bytes) if bytes == SILENCE => {}
+                other => break (other, next().await),
+            }
+        };
+        assert_eq!(rest, (Some(Bytes::from_static(b"second")), None));
+    }
 }

@@ -48,3 +48,29 @@ pub fn push_newest(kept: &mut VecDeque<Recent>, recent: Recent) {
     }
     kept.push_back(recent);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sampler_passes_one_check_each_100_ms() {
+        let sampler = Sampler::default();
+        let passed: Vec<_> = (0..1_000).filter(|milli| sampler.pass(1_000_000 + milli * MICROS_PER_MILLI)).collect();
+        assert_eq!(passed, (0..10).map(|tenth| tenth * 100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn newest_checks_are_kept() {
+        let mut kept = VecDeque::new();
+        for at in 0..200 {
+            let (policy, key): (Arc<str>, Arc<str>) = ("p".into(), "k".into());
+            let (allowed, reason, source) = (false, "over_limit", "store");
+            push_newest(
+                &mut kept,
+                Recent { at, policy, key, allowed, reason, source, quota: None, took: 1, trace_id: None },
+            );
+        }
+        assert_eq!((kept.len(), kept[0].at, kept[KEPT - 1].at), (KEPT, 150, 199));
+    }
+}

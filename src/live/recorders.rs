@@ -95,3 +95,38 @@ fn place() -> usize {
         })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::key::Fingerprinter;
+
+    fn counted(recorders: &Recorders) -> u64 {
+        recorders.take().flat_map(|table| table.denied.heaviest().first().map(|entry| entry.count)).sum()
+    }
+
+    #[test]
+    fn denials_of_all_threads_are_taken_once() {
+        let (recorders, fingerprint) = (Recorders::default(), Fingerprinter::default().fingerprint("p", "k"));
+        let deny = || recorders.deny(fingerprint, || Denied { policy: "p".into(), key: "k".into() });
+        let taken = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..cores()).map(|_| scope.spawn(|| (0..10_000).for_each(|_| deny()))).collect();
+            let mut taken = 0;
+            while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+                taken += counted(&recorders);
+            }
+            taken
+        });
+        assert_eq!(taken + counted(&recorders), cores() as u64 * 10_000);
+        assert_eq!(counted(&recorders), 0);
+    }
+
+    #[test]
+    fn busy_table_is_not_waited_for() {
+        let (recorders, fingerprint) = (Recorders::default(), Fingerprinter::default().fingerprint("p", "k"));
+        let busy = recorders.0[place() % recorders.0.len()].lock().unwrap();
+        recorders.deny(fingerprint, || Denied { policy: "p".into(), key: "k".into() });
+        drop(busy);
+        assert_eq!(counted(&recorders), 1);
+    }
+}

@@ -130,3 +130,60 @@ pub fn quantile(buckets: &[(f64, u64)], q: f64) -> Option<u64> {
     }
     (total > 0).then_some(lower as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fifteen_minutes_are_kept() {
+        let mut rings = Rings::default();
+        (0..2_000).for_each(|at| rings.add(Second { at, ..Second::default() }));
+        let times = |seconds| rings.last(1_999, seconds).iter().map(|second| second.at).collect::<Vec<_>>();
+        assert_eq!(times(3), [1_997, 1_998, 1_999]);
+        assert_eq!((times(5_000).len(), times(5_000)[0]), (SECONDS, 1_100));
+        assert!(rings.last(3_000, 900).is_empty());
+    }
+
+    #[test]
+    fn thousands_of_policies_are_bounded_and_sums_stay_right() {
+        let outcomes = ["allowed", "denied"];
+        let checks = |number: u64| {
+            outcomes.map(|outcome| Checks {
+                policy: format!("p{number}").into(),
+                outcome,
+                source: "store",
+                count: number,
+            })
+        };
+        let all: Vec<Checks> = (1..=5_000).flat_map(checks).collect();
+        let bounded = bounded_checks(all);
+        assert_eq!((bounded.len(), bounded[0].count), (MAX_SERIES + 2, 5_000));
+        for outcome in outcomes {
+            let of = bounded.iter().filter(|checks| checks.outcome == outcome);
+            assert_eq!(of.map(|checks| checks.count).sum::<u64>(), 5_000 * 5_001 / 2);
+        }
+        assert_eq!(bounded.iter().filter(|checks| *checks.policy == *OTHERS).count(), 2);
+        let shards = (1..=1_000).map(|number| ShardCalls {
+            shard: number.to_string().into(),
+            calls: number,
+            checks: 2,
+            errors: 1,
+        });
+        let shards = bounded_shards(shards.collect());
+        assert_eq!((shards.len(), &*shards[MAX_SERIES].shard), (MAX_SERIES + 1, OTHERS));
+        let sums = shards
+            .iter()
+            .fold((0, 0, 0), |all, shard| (all.0 + shard.calls, all.1 + shard.checks, all.2 + shard.errors));
+        assert_eq!(sums, (500_500, 2_000, 1_000));
+    }
+
+    #[test]
+    fn quantiles_lie_between_the_bounds_of_their_bucket() {
+        let buckets = [(50.0, 0), (100.0, 10), (250.0, 80), (500.0, 10), (f64::INFINITY, 0)];
+        assert_eq!([0.05, 0.1, 0.5, 0.99].map(|q| quantile(&buckets, q)), [75, 100, 175, 475].map(Some));
+        assert_eq!(quantile(&[(50.0, 0), (f64::INFINITY, 0)], 0.5), None);
+        assert_eq!(quantile(&[(50.0, 1), (f64::INFINITY, 9)], 0.5), Some(50));
+        assert_eq!(quantile(&[(50.0, 1), (f64::INFINITY, 0)], 0.99), Some(50));
+    }
+}

@@ -96,3 +96,63 @@ impl Denials {
         self.keys.heaviest().into_iter().filter(of_policy).take(most).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::key::Fingerprinter;
+
+    /// Denials of one key, one each second.
+    fn denied_each_second(until: u64) -> TopKeys {
+        let (mut top, fingerprint) = (TopKeys::default(), Fingerprinter::default().fingerprint("p", "k"));
+        let (policy, key): (Arc<str>, Arc<str>) = ("p".into(), "k".into());
+        for at in 0..=until {
+            let mut keys = SpaceSaving::default();
+            keys.add(fingerprint, || Denied { policy: policy.clone(), key: key.clone() });
+            top.add(at, keys, std::iter::once((policy.clone(), 1)));
+            assert!(top.short.len() <= 6 && top.long.len() <= 15, "{} {}", top.short.len(), top.long.len());
+        }
+        top
+    }
+
+    #[test]
+    fn spans_end_now_and_lack_less_than_a_slice() {
+        for at in [7_200, 7_201, 7_209, 7_210, 7_255, 7_259] {
+            let top = denied_each_second(at);
+            for (minutes, slice) in [(1, 10), (5, 60), (15, 60)] {
+                let denials = top.of(minutes, at);
+                let (total, all) = (denials.total(Some("p")), denials.heaviest(None, 1)[0].count);
+                assert_eq!(total, all);
+                assert!((60 * minutes - slice..=60 * minutes).contains(&(total - 1)), "{total} in {minutes} at {at}");
+            }
+        }
+    }
+
+    /// A node without denials looks at old slices, too.
+    #[test]
+    fn old_slices_do_not_count() {
+        let top = denied_each_second(1_000);
+        assert_eq!([1, 5, 15].map(|minutes| top.of(minutes, 3_000).total(None)), [0; 3]);
+        assert_eq!([1, 5, 15].map(|minutes| top.of(minutes, 1_100).total(None) > 0), [false, true, true]);
+    }
+
+    #[test]
+    fn keys_are_listed_by_policy() {
+        let (mut top, fingerprinter) = (TopKeys::default(), Fingerprinter::default());
+        let mut keys = SpaceSaving::default();
+        for (policy, key, count) in [("p", "a", 3), ("q", "a", 5), ("p", "b", 4)] {
+            let denied = || Denied { policy: policy.into(), key: key.into() };
+            (0..count).for_each(|_| keys.add(fingerprinter.fingerprint(policy, key), denied));
+        }
+        top.add(9, keys, [("p".into(), 7), ("q".into(), 5)].into_iter());
+        let denials = top.of(1, 9);
+        let listed = |policy, most| -> Vec<(String, u64)> {
+            let rows = denials.heaviest(policy, most).into_iter();
+            rows.map(|entry| (format!("{} {}", entry.value.policy, entry.value.key), entry.count)).collect()
+        };
+        let row = |name: &str, count| (name.to_owned(), count);
+        assert_eq!(listed(None, 2), [row("q a", 5), row("p b", 4)]);
+        assert_eq!(listed(Some("p"), 9), [row("p b", 4), row("p a", 3)]);
+        assert_eq!([None, Some("p"), Some("r")].map(|policy| denials.total(policy)), [12, 7, 0]);
+    }
+}

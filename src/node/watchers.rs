@@ -135,7 +135,7 @@ mod tests {
         let (_, mut before) = watchers.join(false, || ()).unwrap();
         watchers.close();
         let (first, mut after) = watchers.join(false, || 7).unwrap();
-        let ended = [before.try_recv(), after.try_recv()];
-        assert_eq!((first, ended), (7, [Err(TryRecvError::Disconnected); 2]));
+        let ended = [before.try_recv(), after.try_recv()].map(Result::unwrap_err);
+        assert_eq!((first, ended), (7, [TryRecvError::Disconnected; 2]));
     }
 }

@@ -23,7 +23,7 @@ impl Store {
         }
     }
 
-    /// The last report of each primary by its address, `host:port`. Empty unless somebody watches.
+    /// The last report of each primary by its address, `host:port`. Empty without a watch.
     pub fn servers(&self) -> Arc<Servers> {
         match self {
             Self::Memory(_) => Arc::default(),

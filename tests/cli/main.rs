@@ -15,3 +15,5 @@ mod replay;
 
 // `-` is standard input for every command that reads a configuration.
 mod standard_input;
+
+mod top;

@@ -25,7 +25,7 @@ const POLICIES: &str = "
 
 /// The rules of the line `user tollgate on #HASH KEYS RULES...` in the document, without name and
 /// hash.
-fn rules() -> Vec<&'static str> {
+pub(crate) fn rules() -> Vec<&'static str> {
     let document = include_str!("../../docs/security.md");
     let line = document.lines().find(|line| line.starts_with("user tollgate on ")).unwrap();
     line.split(' ').skip(4).collect()

@@ -1,19 +1,22 @@
 //! The reports of a cluster's servers about themselves, by the cluster client of the redis crate.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::runtime::Runtime;
 use tollgate::clock::Clock;
 use tollgate::config::{ClientTls, Credentials, Login, Password, RedisConfig};
 use tollgate::store::RedisStore;
 use tollgate::workers::Workers;
 
+use crate::acl::rules;
 use crate::support::cluster::{self, Cluster};
 use crate::support::redis::{Server, bus_port};
 use crate::support::tls::Authority;
-use crate::support::{unique, wait_until};
+use crate::support::{Node, TOLLGATE, config_on, unique, wait_until};
 
 fn open(config: &RedisConfig) -> (Runtime, RedisStore) {
     let runtime = Runtime::new().unwrap();
@@ -63,6 +66,25 @@ fn every_primary_reports_about_itself() {
 }
 
 #[test]
+fn top_shows_the_reports_of_all_shards() {
+    let cluster = cluster::shared();
+    let file = config_on(&cluster.seeds(), "policies: {default: {quotas: [5 per 1h]}}");
+    let node = Node::with_config(&file);
+    let mut told = Value::Null;
+    wait_until("top shows the report of each primary", || {
+        let arguments = ["top", "--json", "--count", "5", "--url", &node.url()];
+        let output = Command::new(TOLLGATE).args(arguments).output().unwrap();
+        told =
+            serde_json::from_slice(output.stdout.trim_ascii().rsplit(|byte| *byte == b'\n').next().unwrap()).unwrap();
+        let shards = told["shards"].as_array().unwrap();
+        shards.len() == 3 && shards.iter().all(|shard| shard["server"]["memory_bytes"].as_u64() > Some(0))
+    });
+    let seen = |shard: &Value| (shard["nodes"].clone(), shard["up"].clone(), shard["open"].clone());
+    let shards = told["shards"].as_array().unwrap();
+    assert!(shards.iter().all(|shard| seen(shard) == (1.into(), 1.into(), 0.into())), "{told}");
+}
+
+#[test]
 fn frozen_primary_hides_no_other() {
     let cluster = Cluster::start();
     // It must not fail over.
@@ -78,7 +100,7 @@ fn frozen_primary_hides_no_other() {
     wait_until("the frozen primary has no report, and the others have", || observed(&store) == others);
     // A new client meets the frozen primary, too.
     drop(watch);
-    wait_until("nobody watches", || store.servers().is_empty());
+    wait_until("there is no watcher", || store.servers().is_empty());
     let _watch = store.watch_servers();
     wait_until("the others are observed again", || observed(&store) == others);
 
@@ -99,6 +121,34 @@ fn new_primary_is_observed_after_a_failover() {
         let observed = observed(&store);
         observed.contains(&address(&cluster, replica)) && !observed.contains(&address(&cluster, owner))
     });
+}
+
+/// INFO is enough for all but the number of keys.
+#[test]
+fn documented_user_reads_all_but_the_keys() {
+    let server = Server::start_on(bus_port(), &["--cluster-enabled", "yes"]);
+    let mut connection = server.connection().unwrap();
+    redis::cmd("CLUSTER").arg(&["ADDSLOTSRANGE", "0", "16383"]).exec(&mut connection).unwrap();
+    let allow = |connection: &mut redis::Connection, more: &[&str]| {
+        let user = redis::cmd("ACL").arg(&["SETUSER", "tollgate", "on", ">pass"]).arg(rules()).arg(more).to_owned();
+        user.exec(connection).unwrap();
+    };
+    allow(&mut connection, &[]);
+    let login = Login { username: Some("tollgate".into()), password: Password::Text("pass".into()) };
+    let config = RedisConfig {
+        seeds: vec![server.url()],
+        key_prefix: "ratelimit".into(),
+        credentials: Credentials { login: Some(login), tls: None },
+        ..RedisConfig::default()
+    };
+    let (_runtime, store) = open(&config);
+    let _watch = store.watch_servers();
+    let told = || store.servers().values().next().cloned();
+    wait_until("the primary is observed", || told().is_some());
+    let first = told().unwrap();
+    assert!(first.memory_bytes.is_some() && first.keys.is_none(), "{first:?}");
+    allow(&mut connection, &["+scan"]);
+    wait_until("the keys are counted", || told().is_some_and(|told| told.keys == Some(0)));
 }
 
 /// The client has the TLS, the login and the address map of the lanes.

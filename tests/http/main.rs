@@ -16,6 +16,7 @@ mod fuzz_requests;
 mod invalid_requests;
 mod lists;
 mod live;
+mod live_streams;
 mod log_reader;
 mod optional_members;
 mod rejected_calls;

@@ -17,6 +17,7 @@ mod explain;
 mod inline_quotas;
 mod keys;
 mod lists;
+mod live;
 mod long_responses;
 mod long_run;
 mod observe;

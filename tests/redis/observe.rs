@@ -1,4 +1,4 @@
-//! The reports of a server about itself, which the store asks for while somebody watches.
+//! The store asks a server about itself while there is a watcher.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ fn keys_of_a_large_server_are_estimated() {
 }
 
 #[test]
-fn server_is_asked_only_while_somebody_watches() {
+fn server_is_asked_only_while_there_is_a_watcher() {
     let server = Server::start();
     let (_runtime, store) = open(&of(&server));
     let connections = || {

@@ -54,8 +54,8 @@ pub(super) struct Question {
 }
 
 impl Feed {
-    /// Sends the snapshots of the node, with the `seconds` before the first one, until nobody
-    /// reads them.
+    /// Sends the snapshots of the node, with the `seconds` before the first one, until their
+    /// receiver is gone.
     pub(super) async fn follow(self, seconds: u64) {
         let mut pause = PAUSE.0;
         loop {
@@ -68,7 +68,7 @@ impl Feed {
         }
     }
 
-    /// Ends without an error when nobody reads the news.
+    /// Ends without an error when the receiver is gone.
     async fn read(&self, seconds: u64, pause: &mut Duration) -> Result<(), String> {
         let path = format!("/v1/live?seconds={seconds}");
         let sent = self.access.send(&self.target, Method::GET, &path, Bytes::new());

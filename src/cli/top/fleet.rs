@@ -207,7 +207,7 @@ impl Node {
         let seconds = std::mem::take(&mut snapshot.seconds);
         let newest = seconds.last().map_or(0, |second| second.at);
         for second in seconds.into_iter().filter(|second| second.at > known) {
-            // Of those before the first snapshot no line has any.
+            // No line has the history of before the first snapshot.
             let is_new = known > 0 || second.at == newest;
             for Checks { policy, outcome, source, count } in second.checks.iter().filter(|_| is_new).cloned() {
                 *self.fresh.entry((policy, outcome, source)).or_default() += count;

@@ -52,7 +52,7 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     /// End after this many lines.
-    #[arg(long, value_name = "N", requires = "json")]
+    #[arg(long, value_name = "N", requires = "json", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     #[command(flatten)]
     access: Access,

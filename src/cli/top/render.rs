@@ -18,8 +18,8 @@ const FEW: usize = 6;
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) span: Span,
-    /// The chosen row of the denied keys.
-    pub(super) chosen: usize,
+    /// The chosen row of the denied keys, if one is.
+    pub(super) chosen: Option<usize>,
     pub(super) shows_help: bool,
     /// False: the terminal's own colours only.
     pub(super) has_colours: bool,
@@ -73,7 +73,7 @@ fn head<'a>(sum: &'a Sum, view: &View) -> Vec<Line<'a>> {
         status => second.push(view.alarm(format!("   status {}", visible(status)))),
     }
     if let Some((node, reason)) = lost.first() {
-        second.push(view.alarm(format!("   {}: {}, trying again", visible(&node.url), visible(reason))));
+        second.push(view.alarm(format!("   trying again: {}: {}", visible(&node.url), visible(reason))));
     }
     let rate = |is: fn(&str) -> bool| sum.decisions.iter().filter(|row| is(&row.outcome)).map(|row| row.rate).sum();
     let third = format!(
@@ -129,7 +129,7 @@ fn draw_keys(frame: &mut Frame<'_>, area: Rect, top: &[Denied], view: &View) {
         .header(Row::new(names).style(DIM))
         .row_highlight_style(Modifier::REVERSED)
         .block(titled(title));
-    let mut state = TableState::new().with_selected(view.chosen.min(top.len() - 1));
+    let mut state = TableState::new().with_selected(view.chosen);
     frame.render_stateful_widget(table, area, &mut state);
 }
 
@@ -170,7 +170,7 @@ fn draw_shards(frame: &mut Frame<'_>, area: Rect, shards: &[ShardRow], view: &Vi
 /// The chosen key in full, which a narrow column may cut off, or else the keys to press.
 fn foot<'a>(top: &[Denied], view: &View) -> Line<'a> {
     let keys = "q quit   j k move   1 5 m minutes   p policy   ? help";
-    match top.get(view.chosen).filter(|_| view.chosen > 0) {
+    match view.chosen.and_then(|chosen| top.get(chosen)) {
         Some(denied) => {
             format!("{}   {}   {}", visible(&denied.policy), name(denied), visible(&denied.key_hash)).into()
         }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     fn view() -> View {
-        View { span: Span { minutes: 1, policy: None }, chosen: 0, shows_help: false, has_colours: false }
+        View { span: Span { minutes: 1, policy: None }, chosen: None, shows_help: false, has_colours: false }
     }
 
     fn drawn(width: u16, height: u16, sum: &Sum, view: &View) -> (Vec<String>, Buffer) {
@@ -307,7 +307,7 @@ mod tests {
         let text = lines.join("\n");
         for part in [
             "tollgate top   all policies   last 1 min   policies f3a9b2c4d5e6",
-            "nodes 1/2 up   status ok   http://b:1: connection refused, trying again",
+            "nodes 1/2 up   status ok   trying again: http://b:1: connection refused",
             "checks 2,046/s   allowed 1,234/s   denied 812/s   p50 21 us   p99 4.1 ms",
             "down 1/2",
             "q quit",
@@ -317,11 +317,11 @@ mod tests {
         assert_eq!(lines[4], "SOURCE     OUTCOME        PER S      IN ALL TREND");
         assert!(lines[5].starts_with("store      allowed        1,234      74,040 "), "{text}");
         assert!(lines[6].starts_with("prefilter  denied           812      48,720 "), "{text}");
-        assert_eq!(lines[8], "POLICY           KEY                                           DENIED    AT LEAST");
-        assert_eq!(lines[9], "login            203.0.113.1                                  123,455       1,000");
-        assert_eq!(lines[18], "SHARD                STATE    QUEUED    CLOCK ERRORS  OPS/S MEMORY    LAG   KEYS");
-        assert_eq!(lines[19], "127.0.0.1:7001       up            0   -1.2ms      0  12.3k  3.0Mi      -      -");
-        assert_eq!(column(&lines, "203.0.113.").len(), 8);
+        assert_eq!(lines[8], "POLICY           KEY                                          DENIED    AT LEAST");
+        assert_eq!(lines[9], "login            203.0.113.1                                 123,455       1,000");
+        assert_eq!(lines[19], "SHARD                STATE    QUEUED    CLOCK ERRORS  OPS/S MEMORY    LAG   KEYS");
+        assert_eq!(lines[20], "127.0.0.1:7001       up            0   -1.2ms      0  12.3k  3.0Mi      -      -");
+        assert_eq!(column(&lines, "203.0.113.").len(), 9);
         assert!(lines.iter().all(|line| line.chars().count() <= 80));
     }
 
@@ -337,12 +337,12 @@ mod tests {
 
     #[test]
     fn choice_scrolls_and_shows_the_whole_key() {
-        let mut chosen = View { chosen: 29, ..view() };
+        let mut chosen = View { chosen: Some(29), ..view() };
         let (lines, buffer) = drawn(80, 24, &sum(), &chosen);
-        assert!(lines[16].contains("203.0.113.30"), "{lines:?}");
-        assert!(buffer[(0, 16)].modifier.contains(Modifier::REVERSED));
+        assert!(lines[17].contains("203.0.113.30"), "{lines:?}");
+        assert!(buffer[(0, 17)].modifier.contains(Modifier::REVERSED));
         assert_eq!(lines[23], "login   203.0.113.30   9f00aa");
-        chosen.chosen = 99;
+        chosen.chosen = Some(99);
         drawn(80, 24, &sum(), &chosen);
     }
 

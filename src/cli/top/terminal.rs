@@ -7,13 +7,14 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::feed::{News, Question};
 use super::fleet::{Fleet, Span};
 use super::render::{View, draw};
 
-/// The longest time between two pictures.
-const REDRAW: Duration = Duration::from_secs(1);
+/// The shortest time between two pictures of news. A sum over many nodes takes milliseconds.
+const FRAME: Duration = Duration::from_millis(200);
 
 /// How often the reader of keys looks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -40,35 +41,44 @@ pub(super) async fn show(
     let mut keys = keys();
     let mut view = View {
         span: Span { minutes: 1, policy: None },
-        chosen: 0,
+        chosen: None,
         shows_help: false,
         has_colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
     };
+    let (mut frames, mut is_stale) = (interval(FRAME), true);
+    frames.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        paint(&mut terminal, fleet, &mut view).map_err(failed)?;
         tokio::select! {
             Some((place, new)) = news.recv() => {
                 fleet.note(place, new);
-                // One picture for all that has arrived.
-                while let Ok((place, new)) = news.try_recv() {
-                    fleet.note(place, new);
-                }
+                is_stale = true;
             }
             key = keys.recv() => {
                 if key.is_none_or(|key| press(&mut view, key, fleet)) {
                     return Ok(());
                 }
-                question.send_if_modified(|asked| std::mem::replace(asked, view.span.question()) != view.span.question());
+                let asked = view.span.question();
+                question.send_if_modified(|before| {
+                    let is_new = *before != asked;
+                    *before = asked;
+                    is_new
+                });
+                paint(&mut terminal, fleet, &mut view).map_err(failed)?;
             }
             _ = end.recv() => return Ok(()),
-            () = tokio::time::sleep(REDRAW) => {}
+            _ = frames.tick() => {
+                if std::mem::take(&mut is_stale) {
+                    paint(&mut terminal, fleet, &mut view).map_err(failed)?;
+                }
+            }
         }
     }
 }
 
 fn paint(terminal: &mut DefaultTerminal, fleet: &Fleet, view: &mut View) -> std::io::Result<()> {
     let sum = fleet.sum(&view.span);
-    view.chosen = view.chosen.min(sum.top.len().saturating_sub(1));
+    let last = sum.top.len().checked_sub(1);
+    view.chosen = view.chosen.zip(last).map(|(chosen, last)| chosen.min(last));
     terminal.draw(|frame| draw(frame, &sum, view)).map(drop)
 }
 
@@ -79,8 +89,8 @@ fn press(view: &mut View, key: KeyCode, fleet: &Fleet) -> bool {
         KeyCode::Esc if !view.shows_help => return true,
         KeyCode::Char('?') => view.shows_help = !view.shows_help,
         KeyCode::Esc => view.shows_help = false,
-        KeyCode::Char('j') | KeyCode::Down => view.chosen = view.chosen.saturating_add(1),
-        KeyCode::Char('k') | KeyCode::Up => view.chosen = view.chosen.saturating_sub(1),
+        KeyCode::Char('j') | KeyCode::Down => view.chosen = Some(view.chosen.map_or(0, |chosen| chosen + 1)),
+        KeyCode::Char('k') | KeyCode::Up => view.chosen = view.chosen.and_then(|chosen| chosen.checked_sub(1)),
         KeyCode::Char('1') => view.span.minutes = 1,
         KeyCode::Char('5') => view.span.minutes = 5,
         KeyCode::Char('m') => view.span.minutes = 15,
@@ -91,7 +101,7 @@ fn press(view: &mut View, key: KeyCode, fleet: &Fleet) -> bool {
                 Some(policy) => policies.iter().find(|next| *next > policy),
             };
             view.span.policy = next.cloned();
-            view.chosen = 0;
+            view.chosen = None;
         }
         _ => {}
     }
@@ -113,7 +123,7 @@ fn keys() -> mpsc::Receiver<KeyCode> {
                     let is_interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
                     sender.blocking_send(if is_interrupt { KeyCode::Char('q') } else { key.code })
                 }
-                // Another size: the next key or second draws it.
+                // Another size, for instance, which needs another picture.
                 Ok(_) => sender.blocking_send(KeyCode::Null),
                 Err(_) => return,
             };

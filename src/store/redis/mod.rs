@@ -13,7 +13,7 @@
 //!       protocol  bytes in, bytes out; the scripts
 //! ```
 //!
-//! `observe` asks the servers about themselves, apart from all checks and only while somebody watches.
+//! `observe` asks the servers about themselves, while an operator watches. No check waits for it.
 //!
 //! Checks do not use the redis crate's ClusterConnection. It repeats calls with an unknown outcome,
 //! blocks all shards while one is bad, and never notices a frozen one. Each lane uses one
@@ -138,6 +138,16 @@ impl RedisStore {
     /// Returns the readings of each shard; none until the topology is known.
     pub fn readings(&self) -> Vec<ShardReading> {
         self.topology.readings()
+    }
+
+    /// See [`super::Store::watch_servers`].
+    pub fn watch_servers(&self) -> ServerWatch {
+        self.observer.watch()
+    }
+
+    /// See [`super::Store::servers`].
+    pub fn servers(&self) -> Arc<Servers> {
+        self.observer.servers()
     }
 
     /// Returns how many checks each script call carried.

@@ -1,4 +1,4 @@
-//! Keeps the reports of the servers about themselves, while somebody watches.
+//! Keeps the reports of the servers about themselves, while there is a watcher.
 //!
 //! One task asks, every [`INTERVAL`], on connections of its own. No check waits for it. Without a
 //! watcher it has no connections and asks nothing.
@@ -11,9 +11,8 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-use super::RedisStore;
-use super::protocol::server_info::ServerInfo;
-use super::topology::Topology;
+use crate::store::redis::protocol::server_info::ServerInfo;
+use crate::store::redis::topology::Topology;
 
 mod cluster;
 
@@ -60,20 +59,17 @@ impl Observer {
         let task = tokio::spawn(observe(seen.clone(), Arc::downgrade(topology)));
         Self { seen, task }
     }
-}
 
-impl RedisStore {
-    /// See [`crate::store::Store::watch_servers`].
-    pub fn watch_servers(&self) -> ServerWatch {
-        let seen = &self.observer.seen;
-        let watch = ServerWatch(seen.watchers.subscribe());
-        seen.begin.notify_one();
+    /// Has the servers asked as long as the watch exists.
+    pub fn watch(&self) -> ServerWatch {
+        let watch = ServerWatch(self.seen.watchers.subscribe());
+        self.seen.begin.notify_one();
         watch
     }
 
-    /// See [`crate::store::Store::servers`].
+    /// The last reports; empty without a watch.
     pub fn servers(&self) -> Arc<Servers> {
-        self.observer.seen.servers.load_full()
+        self.seen.servers.load_full()
     }
 }
 

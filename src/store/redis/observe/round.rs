@@ -73,7 +73,8 @@ impl Connections {
         let Ok(cluster) = cluster else { return Servers::new() };
         let [info, scan] = questions(&topology.shared().prefix);
         let (infos, mut scans) = tokio::join!(cluster.ask(&info), cluster.ask(&scan));
-        if !infos.is_empty() {
+        // The client never asks a primary that it could not connect to when it was opened.
+        if infos.len() == primaries.len() {
             self.cluster = Some(cluster);
         }
         let told = infos.into_iter().filter_map(|(address, info)| {
