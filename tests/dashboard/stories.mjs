@@ -411,8 +411,8 @@ const stories = {
         // The lower end of a long page adds nothing at the width of a telephone.
         const shoot = (name) => page.screenshot({ path: `${settings.folder}/dashboard-${name}-${width}-${colorScheme}.png`, fullPage: width > 600 });
         await shoot("decisions");
-        await deny("slow", "203.0.113.4");
-        await page.goto(`${settings.url}/dashboard${keyPath("slow", "203.0.113.4")}`);
+        await check("tenants", "tenant-7:checkout", { cost: 60 });
+        await page.goto(`${settings.url}/dashboard${keyPath("tenants", "tenant-7:checkout")}`);
         await page.locator("#key-says").getByText("Denied").waitFor();
         await page.locator("#key-facts").getByText("Slot").waitFor();
         await shoot("key");

@@ -23,6 +23,11 @@ policies:
   quick: {algorithm: fixed-window, anchor: first-hit, quotas: [2 per 10s]}
   log: {algorithm: sliding-log, quotas: [100 per 1h]}
   ticks: {algorithm: sliding-counter, tick: 1s, quotas: [100 per 1m]}
+  tenants:
+    quotas: [30 per 1m]
+    overrides:
+      - match: {prefix: "tenant-7:"}
+        quotas: [{name: burst, limit: 100, per: 5m}, {name: hourly, limit: 60, per: 1h}]
   listed:
     quotas: [100 per 1m]
     deny: {keys: [mallory]}
