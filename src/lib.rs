@@ -51,6 +51,7 @@
 //!  7. Fallback engine/fallback         no answer: on_store_failure            -> source: fallback
 //!  8. Shadow   engine/decision         a denial of a shadow policy becomes allowed
 //!     Count    engine/tally            outcome, source, reason and duration
+//!              engine/denials          a denial by quota and key, for operators
 //!  9. Answer   http/answer             JSON
 //!              http/headers            RateLimit-Policy, RateLimit, Retry-After
 //!              serve/metered_body      the bytes of a long answer

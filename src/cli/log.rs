@@ -14,8 +14,9 @@ use crate::telemetry::log_queue::LOG;
 /// How long the process waits at its end until the log is written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The default log level. h2 warns of client errors, and clients can cause any number of them.
-const USUAL: &str = "info,h2=error";
+/// The default log level. h2 warns of client errors, and clients can cause any number of them. The
+/// cluster client of the redis crate warns of servers at each round, and their lanes report them.
+const USUAL: &str = "info,h2=error,redis=off";
 
 /// Starts the log, also of panics. `RUST_LOG` sets the level, [`USUAL`] is the default. Entries
 /// wait until [`write`] starts the thread.

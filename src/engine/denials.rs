@@ -14,7 +14,7 @@ use crate::telemetry::instrument::Count;
 use crate::telemetry::traces;
 
 /// Quotas of one policy with counts of their own. Overrides may bring more.
-const QUOTAS: usize = 32;
+const QUOTAS: usize = 16;
 
 /// Counts the denials by further quotas. No quota is named so.
 const OTHERS: &str = "(others)";
@@ -28,9 +28,12 @@ const QUICK: Micros = MICROS_PER_MILLI / 10;
 /// Denials by the name of the binding quota.
 #[derive(Debug, Default)]
 pub struct QuotaCounts {
-    named: OnceLock<Box<[OnceLock<(Box<str>, Count)>; QUOTAS]>>,
+    named: OnceLock<Box<[OnceLock<Named>; QUOTAS]>>,
     others: Count,
 }
+
+/// Denials by one quota.
+type Named = (Box<str>, Count);
 
 impl QuotaCounts {
     fn add(&self, name: &str) {

@@ -9,7 +9,6 @@ use super::tally::{Outcome, Totals};
 use super::{Engine, ServerInfo, Source};
 use crate::limit::time::MICROS_PER_SECOND;
 use crate::live::recent::{Recent, push_newest};
-use crate::live::recorders::Table;
 use crate::live::rings::{Checks, Rings, Second, ShardCalls, bounded_checks, bounded_shards, quantile};
 use crate::live::snapshot::{ServerState, ShardState, Snapshot, StoreState};
 use crate::live::space_saving::SpaceSaving;
@@ -46,11 +45,14 @@ impl Engine {
         let checks = self.new_checks(&mut observed.before);
         let (p50, p99) = self.new_durations(&mut observed.before);
         let shards = self.new_calls(&mut observed.before);
-        let mut keys = SpaceSaving::default();
-        for Table { denied, recent } in self.tally.recorders.take() {
-            keys.merge(denied);
-            recent.into_iter().for_each(|recent| push_newest(&mut observed.recent, recent));
+        let (mut keys, mut recent) = (SpaceSaving::default(), Vec::new());
+        for table in self.tally.recorders.take() {
+            keys.merge(table.denied);
+            recent.extend(table.recent);
         }
+        // Each table has its own order.
+        recent.sort_by_key(|recent| recent.at);
+        recent.into_iter().for_each(|recent| push_newest(&mut observed.recent, recent));
         let denied = checks.iter().filter(|checks| checks.outcome == Outcome::Denied.name());
         let denied: Vec<_> = denied.map(|checks| (checks.policy.clone(), checks.count)).collect();
         observed.top.add(at, keys, denied.into_iter());
@@ -100,13 +102,14 @@ impl Engine {
 
     /// The calls to each shard since the last look.
     fn new_calls(&self, before: &mut Before) -> Vec<ShardCalls> {
+        let last = std::mem::take(&mut before.shards);
         let readings = self.store.readings().into_iter().map(|shard| ShardCalls {
-            shard: shard.address.into(),
+            // All seconds share the name.
+            shard: last.get_key_value(&*shard.address).map_or_else(|| shard.address.into(), |(name, _)| name.clone()),
             calls: shard.counts.calls.buckets.iter().map(|(_, count)| count).sum(),
             checks: shard.counts.checks,
             errors: shard.counts.errors.iter().map(|(_, count)| count).sum(),
         });
-        let last = std::mem::take(&mut before.shards);
         before.shards = readings.map(|shard| (shard.shard.clone(), shard)).collect();
         let new = before.shards.values().map(|now| match last.get(&now.shard) {
             // A lane that was replaced counts from zero.

@@ -18,7 +18,7 @@ use crate::store::StoreError;
 use crate::telemetry::instrument::{Count, Histogram};
 use crate::telemetry::limiter::Limiter;
 
-/// Maximum number of removed policies whose counts stay, about 15 MB.
+/// Maximum number of removed policies whose counts stay, about 30 MB.
 const GONE: usize = 20_000;
 
 named! {

@@ -254,11 +254,14 @@ impl Call {
 #[cfg(test)]
 mod tests {
     use super::super::request::fields::{MAX_ALL, MAX_BATCH, MAX_ID_BYTES, MAX_META_BYTES};
+    use super::super::request::query::SHOWN;
     use super::*;
+    use crate::engine::tally::Outcome;
     use crate::engine::{Cause, Reason, Source};
     use crate::limit::key::MAX_KEY_BYTES;
     use crate::limit::policy::OnStoreFailure;
     use crate::limit::quota::{MAX_QUOTAS, MAX_UNITS};
+    use crate::live::recent::KEPT;
 
     #[test]
     fn unknown_methods_need_the_right_of_the_path() {
@@ -321,6 +324,8 @@ mod tests {
             ("Quotas/maxItems", MAX_QUOTAS),
             ("Batch/properties/checks/maxItems", MAX_BATCH),
             ("Together/properties/checks/maxItems", MAX_ALL),
+            ("Snapshot/properties/top/maxItems", SHOWN),
+            ("Snapshot/properties/recent/maxItems", KEPT),
         ] {
             assert_eq!(at(pointer), bound, "{pointer}");
         }
@@ -331,6 +336,8 @@ mod tests {
     fn schemas_have_the_words_of_the_engine() {
         for (pointer, words) in [
             ("Decision/properties/source", Source::ALL.map(Source::name).to_vec()),
+            ("Second/properties/checks/items/properties/source", Source::ALL.map(Source::name).to_vec()),
+            ("Second/properties/checks/items/properties/outcome", Outcome::ALL.map(Outcome::name).to_vec()),
             ("Decision/properties/reason", Reason::ALL.map(Reason::name).to_vec()),
             ("Fallback/properties/mode", OnStoreFailure::ALL.map(OnStoreFailure::name).to_vec()),
             ("Fallback/properties/cause", Cause::ALL.map(Cause::name).to_vec()),

@@ -2,14 +2,18 @@
 //!
 //! All subscribers share the rendered snapshots. Only the first one has a history of its own.
 
+use std::cell::OnceCell;
 use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use futures_util::stream::unfold;
+use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc::Receiver;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -38,7 +42,9 @@ const NAMES: usize = 1000;
 
 /// Ends a second, and sends the snapshot to all subscribers. Called once a second.
 pub fn publish(node: &Node) {
-    node.watchers.publish(|| node.engine.observe(), |in_clear| event(node, 1, in_clear).into());
+    let snapshot = OnceCell::new();
+    let render = |in_clear| event(node, snapshot.get_or_init(|| node.engine.snapshot(1)), in_clear).into();
+    node.watchers.publish(|| node.engine.observe(), render);
 }
 
 pub(super) async fn live(
@@ -49,7 +55,7 @@ pub(super) async fn live(
     let seconds = query::live(query.as_deref()).map_err(Problem::invalid)?;
     let in_clear = shows_keys(&node, &headers);
     // A long history takes milliseconds, so a blocking thread writes it.
-    let first = move |node: &Node| (event(node, seconds, in_clear), node.engine.watch_servers());
+    let first = move |node: &Node| (event(node, &node.engine.snapshot(seconds), in_clear), node.engine.watch_servers());
     let joining = spawn_blocking(move || node.watchers.join(in_clear, || first(&node)));
     let ((first, watch), events) = match joining.await {
         Ok(joined) => joined.ok_or_else(Problem::too_many_watchers)?,
@@ -62,29 +68,46 @@ pub(super) async fn live(
 }
 
 /// The first event and those that follow, until they end. A comment breaks each `silence`.
-/// Meanwhile the servers of the store are asked about themselves.
 fn stream(first: Vec<u8>, events: Receiver<Event>, silence: Duration, watch: Option<ServerWatch>) -> Body {
-    let next = move |(first, mut events): (Option<Vec<u8>>, Receiver<Event>)| {
-        // The stream has the watch until it ends.
-        let _ = &watch;
-        async move {
-            let bytes = match first {
-                Some(first) => Bytes::from(first),
-                None => match timeout(silence, events.recv()).await {
-                    Ok(event) => Bytes::from_owner(event?),
-                    Err(_) => Bytes::from_static(SILENCE),
-                },
-            };
-            Some((Ok::<_, Infallible>(bytes), (None, events)))
-        }
+    let next = move |mut events: Receiver<Event>| async move {
+        let bytes = match timeout(silence, events.recv()).await {
+            Ok(event) => Bytes::from_owner(event?),
+            Err(_) => Bytes::from_static(SILENCE),
+        };
+        Some((Ok::<_, Infallible>(bytes), events))
     };
-    Body::from_stream(unfold((Some(first), events), next))
+    Body::new(Events { first: Some(first.into()), rest: Body::from_stream(unfold(events, next)), _watch: watch })
 }
 
-/// A snapshot as an event, with the last `seconds`.
-fn event(node: &Node, seconds: u64, in_clear: bool) -> Vec<u8> {
-    let snapshot = node.engine.snapshot(seconds);
-    let data = answer::bytes(|object| write(object, node, &snapshot, in_clear));
+/// A body without an end. The node counts the first event before the client asks for it.
+struct Events {
+    first: Option<Bytes>,
+    rest: Body,
+    /// Meanwhile the servers of the store are asked about themselves.
+    _watch: Option<ServerWatch>,
+}
+
+impl HttpBody for Events {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        match self.first.take() {
+            Some(first) => Poll::Ready(Some(Ok(Frame::data(first)))),
+            None => Pin::new(&mut self.rest).poll_frame(cx),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let mut hint = SizeHint::new();
+        hint.set_lower(self.first.as_ref().map_or(0, Bytes::len) as u64);
+        hint
+    }
+}
+
+/// A snapshot as an event.
+fn event(node: &Node, snapshot: &Snapshot, in_clear: bool) -> Vec<u8> {
+    let data = answer::bytes(|object| write(object, node, snapshot, in_clear));
     // JSON has no line breaks.
     [format!("event: snapshot\nid: {}\ndata: ", snapshot.at).as_bytes(), &data, b"\n\n"].concat()
 }

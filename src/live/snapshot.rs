@@ -16,7 +16,7 @@ pub struct Snapshot {
     pub now: Micros,
     /// The oldest first.
     pub seconds: Vec<Arc<Second>>,
-    /// Of the last minute.
+    /// The denials of the last minute.
     pub denials: Denials,
     pub store: StoreState,
     /// The newest first.

@@ -29,18 +29,15 @@ const UNMETERED_BYTES: usize = 1024;
 
 /// Meters an answer. If there is no room for it, returns 503 instead.
 pub(super) fn metered(backlog: &Arc<Backlog>, version: Version, answer: Response) -> Response {
-    if answer.size_hint().upper().is_none() {
-        return metered_stream(backlog, answer);
-    }
     let is_http2 = version == Version::HTTP_2;
-    let length = length(&answer);
-    if length == 0 || (!is_http2 && length <= UNMETERED_BYTES) {
+    let (length, is_stream) = (length(&answer), is_stream(&answer));
+    if !is_stream && (length == 0 || (!is_http2 && length <= UNMETERED_BYTES)) {
         return answer;
     }
     let is_refused = answer.status() == StatusCode::SERVICE_UNAVAILABLE;
     let (reservation, fits) = Reservation::new(backlog, length);
     // A short answer is no longer than its refusal, and health is always answered.
-    if fits || (length <= UNMETERED_BYTES && !is_refused) {
+    if fits || (length <= UNMETERED_BYTES && !is_refused && !is_stream) {
         return reservation.attach(answer);
     }
     drop(reservation);
@@ -62,9 +59,15 @@ pub(super) fn is_long(answer: &Response) -> bool {
     length(answer) > UNMETERED_BYTES
 }
 
-/// Length in bytes, or zero for a stream.
+/// Length in bytes. A stream has at least the length of its first event.
 fn length(answer: &Response) -> usize {
-    answer.size_hint().upper().and_then(|length| usize::try_from(length).ok()).unwrap_or_default()
+    let hint = answer.size_hint();
+    usize::try_from(hint.upper().unwrap_or(hint.lower())).unwrap_or(usize::MAX)
+}
+
+/// Whether the answer is a stream of events, which has no length.
+fn is_stream(answer: &Response) -> bool {
+    answer.size_hint().upper().is_none()
 }
 
 /// The bytes of one answer in the budgets of its connection and of the node. All pieces share one
@@ -84,6 +87,10 @@ impl Reservation {
     }
 
     fn attach(self, answer: Response) -> Response {
+        if is_stream(&answer) {
+            let backlog = self.backlog.clone();
+            return answer.map(|body| Body::new(MeteredStream { body, first: Some(self), event: None, backlog }));
+        }
         answer.map(|body| Body::new(self.meter(body)))
     }
 
@@ -172,18 +179,12 @@ impl HttpBody for MeteredBody {
     }
 }
 
-/// Meters a stream of events. If there is no room for it, returns 503 instead.
-fn metered_stream(backlog: &Arc<Backlog>, answer: Response) -> Response {
-    if !backlog.has_room() {
-        return refuse_answer(backlog.load(), &answer);
-    }
-    answer.map(|body| Body::new(MeteredStream { body, event: None, backlog: backlog.clone() }))
-}
-
 /// A body of events, each of which is metered like an answer. Between two events nothing waits for
 /// the client.
 struct MeteredStream {
     body: Body,
+    /// For the first event, which exists from the start.
+    first: Option<Reservation>,
     event: Option<MeteredBody>,
     backlog: Arc<Backlog>,
 }
@@ -217,7 +218,8 @@ impl HttpBody for MeteredStream {
             if data.is_empty() {
                 continue;
             }
-            let (reservation, fits) = Reservation::new(&self.backlog, data.len());
+            let first = self.first.take().map(|reservation| (reservation, true));
+            let (reservation, fits) = first.unwrap_or_else(|| Reservation::new(&self.backlog, data.len()));
             if !fits {
                 return Poll::Ready(None);
             }
@@ -361,14 +363,39 @@ mod tests {
         assert_eq!(load.unread_bytes(), OVERHEAD_BYTES + UNMETERED_BYTES + 1);
     }
 
+    /// A stream whose first event has 300 bytes.
+    struct Events(Body);
+
+    impl HttpBody for Events {
+        type Data = Bytes;
+        type Error = axum::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+            Pin::new(&mut self.0).poll_frame(cx)
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            let mut hint = SizeHint::new();
+            hint.set_lower(300);
+            hint
+        }
+    }
+
+    fn stream(lengths: &[usize]) -> Response {
+        let events: Vec<_> = lengths.iter().map(|length| Ok::<_, axum::Error>(vec![b' '; *length])).collect();
+        Response::new(Body::new(Events(Body::from_stream(futures_util::stream::iter(events)))))
+    }
+
     #[tokio::test]
     async fn events_of_a_stream_count_one_by_one() {
         let load = Load::default();
         let backlog = backlog_of(&load);
-        let events =
-            [300, 2 * PIECE_BYTES, MAX_CONNECTION_BYTES, 7].map(|length| Ok::<_, axum::Error>(vec![b' '; length]));
-        let mut answer = metered(&backlog, Response::new(Body::from_stream(futures_util::stream::iter(events))));
-        assert_eq!((load.unread_bytes(), backlog.was_idle()), (0, true));
+        let mut answer = metered(&backlog, stream(&[300, 2 * PIECE_BYTES, MAX_CONNECTION_BYTES, 7]));
+        // The first event counts, even if the client never asks for it.
+        assert_eq!((load.unread_bytes(), backlog.was_idle()), (300 + OVERHEAD_BYTES, true));
         let short = first_piece(&mut answer).await;
         assert_eq!((short.len(), load.unread_bytes()), (300, 300 + OVERHEAD_BYTES));
         drop(short);
@@ -384,6 +411,18 @@ mod tests {
         assert!(poll_fn(|cx| Pin::new(answer.body_mut()).poll_frame(cx)).await.is_none());
         drop(answer);
         assert_eq!((load.unread_bytes(), backlog.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn stream_without_room_is_refused() {
+        let load = Load::default();
+        let _full = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES - OVERHEAD_BYTES));
+        let _fuller = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES - OVERHEAD_BYTES));
+        let backlog = backlog_of(&load);
+        let streams: Vec<_> = (0..20).map(|_| metered(&backlog, stream(&[300])).status()).collect();
+        assert_eq!((streams[0], streams[19]), (StatusCode::OK, StatusCode::OK));
+        let kept: Vec<_> = (0..20).map(|_| metered(&backlog, stream(&[300]))).collect();
+        assert_eq!(kept[19].status(), StatusCode::SERVICE_UNAVAILABLE);
     }
 
     #[test]

@@ -205,6 +205,8 @@ attacks! {
     unread_descriptions_over_http2_are_bounded: Http2, "GET" "/openapi.json", String::new();
     sipped_descriptions_are_bounded: Http1Sips, "GET" "/openapi.json", String::new();
     unread_policies_over_http1_are_bounded: Http1, "GET" "/v1/policies", String::new();
+    unread_streams_over_http1_are_bounded: Http1, "GET" "/v1/live?seconds=900", String::new();
+    unread_streams_over_http2_are_bounded: Http2, "GET" "/v1/live?seconds=900", String::new();
     one_long_faulty_check_is_bounded: Http1, "POST" "/v1/check/batch", one_faulty_check();
     long_names_of_members_are_bounded: Http1, "POST" "/v1/check/batch", long_names();
     unknown_policies_are_bounded: Http2, "POST" "/v1/check/batch", unknown_policies();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::collector::tracing_to;
 use crate::support::dice::Dice;
 use crate::support::events::{Events, sum};
-use crate::support::{Node, TOLLGATE, file_with, http, node_with, wait_until};
+use crate::support::{Node, TOLLGATE, file_with, http, node_with, resident_kib, wait_until};
 
 const POLICIES: &str = r#"policies:
   p: {quotas: [{name: few, limit: 3, per: 1h}, {name: many, limit: 100, per: 1d}]}
@@ -199,7 +199,7 @@ fn seen(node: &Node, check: &str, token: &str) -> [String; 2] {
 
 #[test]
 fn keys_are_readable_only_by_admins() {
-    let (node, [check, admin], folder) = node_with_tokens("");
+    let (mut node, [check, admin], folder) = node_with_tokens("");
     let hashed = seen(&node, &check, &check);
     for text in &hashed {
         assert!(
@@ -221,7 +221,9 @@ fn keys_are_readable_only_by_admins() {
             .any(|part| part == b"4711")
     );
     assert_eq!(http::call(&node.address, "POST", "/v1/reload", Some(&admin), "").status, 200);
-    drop(node);
+    // It writes its log to the end.
+    node.terminate();
+    node.ended();
     let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
     assert!(!log.is_empty() && !log.contains("4711"), "{log}");
 }
@@ -262,33 +264,85 @@ fn denials_by_inline_quotas_share_a_series() {
     });
 }
 
-/// The key of rank n is denied about `KEYS / 8 n` times, in random order.
+/// Thousands of policies neither multiply the rows of a second nor change their sum.
+#[test]
+fn rows_and_names_are_bounded_with_many_policies() {
+    const POLICIES: usize = 2_000;
+    let policies: String = (0..POLICIES).map(|number| format!("  p{number}: {{quotas: [1 per 1h]}}\n")).collect();
+    let node = node_with(&format!("policies:\n{policies}"));
+    let mut events = Events::open(&node.address, "", None);
+    for first in [0, POLICIES / 2] {
+        let check = |number| json!({"policy": format!("p{number}"), "key": "k", "cost": 2});
+        let checks: Vec<_> = (first..first + POLICIES / 2).map(check).collect();
+        node.post("/v1/check/batch", &json!({"checks": checks}));
+    }
+    let (mut all, mut most) = (0, 0);
+    while all < POLICIES as u64 {
+        let snapshot = events.next().unwrap();
+        for second in snapshot["seconds"].as_array().unwrap() {
+            let rows = second["checks"].as_array().unwrap();
+            all += rows.iter().map(|row| row["count"].as_u64().unwrap()).sum::<u64>();
+            most = most.max(rows.len());
+            assert_eq!(rows.len() > 128, rows.iter().any(|row| row["policy"] == "(others)"), "{rows:?}");
+        }
+        assert_eq!(snapshot["policies"]["names"].as_array().unwrap().len(), 1_000);
+        assert!(snapshot["recent"].as_array().unwrap().len() <= 50);
+    }
+    assert_eq!((all, most), (POLICIES as u64, 129));
+    assert_eq!(top(&node, "?n=256")["denied"], POLICIES);
+    let of_one = top(&node, "?policy=p77");
+    assert!(of_one["denied"] == 1, "{of_one}");
+}
+
+/// 60 MB of keys that are denied once.
+#[test]
+fn long_keys_do_not_occupy_memory() {
+    let node = node_with("policies: {p: {quotas: [1 per 1h], deny: {all: true}}}");
+    let deny = |from: usize, to: usize| {
+        let mut connection = http::Connection::open(&node.address).unwrap();
+        for first in (from..to).step_by(500) {
+            let check = |number: usize| json!({"policy": "p", "key": format!("{number:0>1024}")});
+            let batch = json!({"checks": (first..first + 500).map(check).collect::<Vec<_>>()}).to_string();
+            connection.send(&http::json_request("/v1/check/batch", batch.as_bytes())).unwrap();
+            assert_eq!(connection.receive(true).unwrap().status, 200);
+        }
+    };
+    deny(0, 5_000);
+    let before = resident_kib(node.pid());
+    deny(5_000, 65_000);
+    let grown = resident_kib(node.pid()).saturating_sub(before);
+    assert!(grown < 30 * 1024, "the node grew by {grown} KiB");
+}
+
+/// The key of rank n is denied about `KEYS / 8 n` times, in random order and over two connections.
 #[test]
 fn ten_heaviest_of_100_000_denied_keys_are_in_order() {
     const KEYS: usize = 100_000;
-    let node = node_with("telemetry: {record_keys: true}\npolicies: {p: {quotas: [1 per 1h]}}");
-    let mut stream: Vec<usize> = (1..=KEYS).flat_map(|rank| std::iter::repeat_n(rank, KEYS / rank / 8 + 1)).collect();
+    let denials = |rank: usize| KEYS / rank / 8 + 1;
+    let node = node_with("telemetry: {record_keys: true}\npolicies: {p: {quotas: [1 per 1h], deny: {all: true}}}");
+    let mut stream: Vec<usize> = (1..=KEYS).flat_map(|rank| std::iter::repeat_n(rank, denials(rank))).collect();
     let mut dice = Dice::new(7);
     for place in (1..stream.len()).rev() {
         stream.swap(place, dice.place(place + 1));
     }
-    let mut connection = http::Connection::open(&node.address).unwrap();
-    for ranks in stream.chunks(1000) {
-        let checks: Vec<_> =
-            ranks.iter().map(|rank| json!({"policy": "p", "key": format!("key-{rank}"), "cost": 2})).collect();
-        connection
-            .send(&http::json_request("/v1/check/batch", json!({"checks": checks}).to_string().as_bytes()))
-            .unwrap();
-        assert_eq!(connection.receive(true).unwrap().status, 200);
-    }
-    let all = stream.len() as u64;
-    wait_until("all denials are counted", || top(&node, "?minutes=15")["denied"] == all);
+    let send = |ranks: &[usize]| {
+        let mut connection = http::Connection::open(&node.address).unwrap();
+        for ranks in ranks.chunks(500) {
+            let check = |rank: &usize| json!({"policy": "p", "key": format!("key-{rank}")});
+            let batch = json!({"checks": ranks.iter().map(check).collect::<Vec<_>>()}).to_string();
+            connection.send(&http::json_request("/v1/check/batch", batch.as_bytes())).unwrap();
+            assert_eq!(connection.receive(true).unwrap().status, 200);
+        }
+    };
+    let (one, other) = stream.split_at(stream.len() / 2);
+    std::thread::scope(|scope| _ = [one, other].map(|ranks| scope.spawn(move || send(ranks))));
+    wait_until("all denials are counted", || top(&node, "?minutes=15")["denied"] == stream.len());
     let top = top(&node, "?minutes=15&n=10");
     let rows = top["top"].as_array().unwrap();
     let expected: Vec<_> = (1..=10).map(|rank| format!("key-{rank}")).collect();
     assert_eq!(rows.iter().map(|row| row["key"].as_str().unwrap()).collect::<Vec<_>>(), expected, "{top}");
     for (row, rank) in rows.iter().zip(1..) {
-        let count = (KEYS / rank / 8 + 1) as u64;
+        let count = denials(rank) as u64;
         assert!(row["at_least"].as_u64() <= Some(count) && Some(count) <= row["denied"].as_u64(), "{row}");
     }
 }

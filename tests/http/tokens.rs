@@ -50,6 +50,7 @@ fn each_call_requires_its_token() {
         ("GET", "/v1/policies", 200, 200),
         ("GET", "/v1/explain?policy=p&key=k", 200, 200),
         ("GET", "/v1/top", 200, 200),
+        ("GET", "/v1/live", 200, 200),
         ("POST", "/v1/reload", 403, 200),
         ("GET", "/v1/nothing", 404, 404),
         ("PUT", "/v1/check", 405, 405),

@@ -78,7 +78,7 @@ fn keys(scan: &Value, all: u64) -> Option<u64> {
     let Value::Array(parts) = scan else { return None };
     let [cursor, Value::Array(found)] = &parts[..] else { return None };
     let found = found.len() as u64;
-    match text(cursor)?.as_ref() {
+    match text(cursor)? {
         "0" => Some(found),
         _ => Some((all.saturating_mul(found) / SAMPLE as u64).min(all)),
     }
