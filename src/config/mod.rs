@@ -59,6 +59,8 @@ mod lists;
 
 mod matcher;
 
+mod dashboard;
+
 mod gate;
 
 mod gates;
@@ -141,6 +143,8 @@ pub struct Config {
     pub policies: Policies,
     /// The gates of forward auth; a reload applies them.
     pub gates: Arc<Gates>,
+    /// The origins of the nodes that the dashboard compares; a reload applies them.
+    pub dashboard_nodes: Arc<Vec<String>>,
     /// The files that the configuration was read from; none for the built-in example.
     pub files: Vec<Watched>,
     /// Risks that are no faults, such as a private key that every user may read.

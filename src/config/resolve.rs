@@ -10,6 +10,7 @@ use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 
 use super::counter;
+use super::dashboard::dashboard;
 use super::envoy::{Context, envoy};
 use super::fault::Faults;
 use super::files::Files;
@@ -123,6 +124,7 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
     let policies = policies.map(|policies| with_limits(policies, of_envoy.unwrap_or_default()));
     let limits = limits(&root, policies.as_ref(), faults);
     let gates = gates(&root, policies.as_ref(), faults);
+    let dashboard_nodes = dashboard(&root, faults);
     let (listen, admin_listen) = addresses?;
     let Stores { config: store, max_keys, .. } = store?;
     Some(Config {
@@ -141,6 +143,7 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
         access: access?,
         policies: policies?,
         gates: Arc::new(gates?),
+        dashboard_nodes: Arc::new(dashboard_nodes?),
         files: Vec::new(),
         warnings: Vec::new(),
     })

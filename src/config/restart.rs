@@ -16,6 +16,8 @@ use crate::timeouts::least_request_timeout;
 pub struct Running {
     pub policies: Arc<Policies>,
     pub gates: Arc<Gates>,
+    /// The origins of the nodes that the dashboard compares.
+    pub dashboard_nodes: Arc<Vec<String>>,
     pub access: Access,
     /// The TLS settings of new connections, or `None` for plain text.
     pub tls: Option<Arc<ServerTls>>,
@@ -41,6 +43,7 @@ impl From<&Config> for Running {
         Self {
             policies: Arc::new(config.policies.clone()),
             gates: config.gates.clone(),
+            dashboard_nodes: config.dashboard_nodes.clone(),
             access: config.access.clone(),
             tls: config.tls.clone().map(Arc::new),
             envoy: config.envoy.as_ref().map(RunningEnvoy::from),
@@ -51,7 +54,14 @@ impl From<&Config> for Running {
 impl From<Policies> for Running {
     /// These policies, for callers without tokens and TLS.
     fn from(policies: Policies) -> Self {
-        Self { policies: Arc::new(policies), gates: Arc::default(), access: Access::default(), tls: None, envoy: None }
+        Self {
+            policies: Arc::new(policies),
+            gates: Arc::default(),
+            dashboard_nodes: Arc::default(),
+            access: Access::default(),
+            tls: None,
+            envoy: None,
+        }
     }
 }
 
@@ -75,6 +85,7 @@ impl Running {
         Self {
             policies: Arc::new(policies),
             gates: config.gates,
+            dashboard_nodes: config.dashboard_nodes,
             access: if waits(root::AUTH.name) { self.access.clone() } else { config.access },
             tls: match config.tls {
                 Some(tls) if !waits(root::TLS.name) => Some(Arc::new(tls)),
@@ -101,6 +112,7 @@ impl Running {
             (root::AUTH.name, before.access != self.access),
             (root::TLS.name, before.tls != self.tls),
             (root::GATES.name, before.gates != self.gates),
+            (root::DASHBOARD.name, before.dashboard_nodes != self.dashboard_nodes),
         ];
         changed.into_iter().filter(|(_, is_changed)| *is_changed).map(|(name, _)| name).collect()
     }
@@ -147,6 +159,7 @@ impl Config {
             access: _,
             policies: _,
             gates: _,
+            dashboard_nodes: _,
             files: _,
             warnings: _,
         } = self;

@@ -85,6 +85,8 @@ settings! {
         RESP = "resp": Own("mapping", "off"), "no";
         /// Traces, beside the variables of OpenTelemetry.
         TELEMETRY = "telemetry": Own("mapping", "as below"), "no";
+        /// The [page for operators](integrations/dashboard.md).
+        DASHBOARD = "dashboard": Own("mapping", "as below"), "yes";
         /// One or more policies, by name. The policy named `default` applies to checks that name
         /// none.
         POLICIES = "policies": Own("mapping; names are 1 to 64 of `A-Z a-z 0-9 _ . -`", "needed");
@@ -242,6 +244,12 @@ settings! {
         KEEP_DENIALS = "keep_denials": Ratio(0.0), "no";
         /// Page of a trace, for links in `/v1/live`.
         TRACE_URL = "trace_url": Own("`http://` or `https://` URL with `{trace_id}`", "none"), "no";
+    }
+
+    dashboard("dashboard.", "", "{nodes: [\"http://10.0.0.2:7071\"]}") {
+        /// Other nodes whose policies the page compares, by the origins of their operators' calls.
+        /// Pages of these origins may read this node's policies.
+        NODES = "nodes": Own("list of up to 64 origins such as `http://10.0.0.2:7071`", "none");
     }
 
     policy("", "", "{quotas: [1000 per 1s]}") {

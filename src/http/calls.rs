@@ -10,7 +10,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use serde_json::{Value, json};
 
 use super::problem::Problem;
-use super::{check, explain, health, live, metrics, policies, problem, shed, top, usage};
+use super::{check, dashboard, explain, health, live, metrics, policies, problem, shed, top, usage};
 use crate::access::Need;
 use crate::node::Node;
 
@@ -67,8 +67,8 @@ static CALLS: &[Call] = calls! {
     POST   "/v1/check"       Check    Checks   true   check::one;
     POST   "/v1/check/batch" Check    Checks   true   check::batch;
     POST   "/v1/check/all"   Check    Checks   true   check::all;
-    POST   "/v1/refund"      Check    Checks   true   check::refund;
-    GET    "/v1/usage"       Check    Checks   true   usage::usage;
+    POST   "/v1/refund"      Check    Both     true   check::refund;
+    GET    "/v1/usage"       Check    Both     true   usage::usage;
     DELETE "/v1/usage"       Admin    Admin    true   usage::reset;
     GET    "/v1/policies"    Policies Admin    false  policies::policies;
     GET    "/v1/explain"     Policies Admin    false  explain::explain;
@@ -79,6 +79,8 @@ static CALLS: &[Call] = calls! {
     GET    "/health/live"    Nothing  Both     false  health::live;
     GET    "/health/ready"   Nothing  Both     false  health::ready;
     GET    "/openapi.json"   Nothing  Both     false  openapi;
+    GET    "/dashboard"      Nothing  Admin    false  dashboard::page;
+    GET    "/"               Nothing  Admin    false  dashboard::index;
 };
 
 /// The path of every gate begins so.
@@ -117,6 +119,11 @@ impl Call {
     /// Whether it is the call of a gate.
     pub(super) fn is_gate(&self) -> bool {
         std::ptr::eq(self, &GATE)
+    }
+
+    /// Whether it is the call that pages of other nodes may make.
+    pub(super) fn is_for_other_nodes(&self) -> bool {
+        self.path == "/v1/policies"
     }
 
     /// Whether it is `POST /v1/check`.
@@ -234,7 +241,7 @@ impl Call {
         let fields = ["RequestId"].into_iter().chain(self.span.map(|_| "Traceparent"));
         parameters.extend(fields.map(|name| reference("parameters", name)));
         operation["parameters"] = parameters.into();
-        operation["tags"] = json!([if self.listener == Listener::Checks { "checks" } else { "operators" }]);
+        operation["tags"] = json!([if self.need == Need::Check { "checks" } else { "operators" }]);
         operation["security"] = match self.need {
             _ if self.is_gate() => json!([{}, {"gateToken": []}]),
             Need::Nothing => json!([{}]),
@@ -270,7 +277,8 @@ mod tests {
             (Method::PATCH, "/v1/gate/edge", Some(Need::Check)),
             (Method::DELETE, "/v1/gate/edge/../../v1/usage", Some(Need::Check)),
             (Method::GET, "/v1/gate", None),
-            (Method::POST, "/", None),
+            (Method::GET, "/dashboard", Some(Need::Nothing)),
+            (Method::POST, "/dashboard/", None),
         ] {
             assert_eq!(need(method.clone(), path), expected, "{method} {path}");
         }

@@ -33,6 +33,8 @@ mod live;
 
 mod top;
 
+mod dashboard;
+
 mod request;
 
 mod answer;

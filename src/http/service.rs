@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use tower_service::Service;
 
 use super::calls::{Call, Surface};
+use super::dashboard::other_node;
 use super::head::{CHALLENGE, Denied, REQUEST_ID, framing_fault, only, permit, request_id};
 use super::problem::{Problem, panicked};
 use super::request::body::DrainOnDrop;
@@ -54,20 +55,27 @@ impl CheckService {
 
     /// Answers every request, even if a handler panics. Without `has_room` a counted call gets 503:
     /// the client has left too many answers unread.
-    pub async fn answer(self, request: Request<Incoming>, has_room: bool) -> Response {
+    pub async fn answer(self, mut request: Request<Incoming>, has_room: bool) -> Response {
         let id = request_id(request.headers());
         let version = request.version();
         let node = &self.inner.node;
         let call = Call::find(request.method(), request.uri().path());
+        let for_other_nodes = call.filter(|call| call.is_for_other_nodes() && call.is_on(self.inner.surface));
+        let origin = for_other_nodes.and_then(|_| other_node::admit(node, request.headers_mut()));
+        let preflight = origin.as_ref().and_then(|_| other_node::preflight(request.method()));
         let tracing = node.tracing.as_ref().zip(call);
         let traced = tracing.and_then(|(tracing, call)| begin_trace(tracing, call, &request, self.caller, &id));
         let answering = AssertUnwindSafe(self.inner.route(request, call, self.caller, has_room)).catch_unwind();
-        let answered = match &traced {
-            None => answering.await,
-            Some(traced) => Box::pin(traced.within(answering)).await,
+        let answered = match (preflight, &traced) {
+            (Some(preflight), _) => Ok(preflight),
+            (None, None) => answering.await,
+            (None, Some(traced)) => Box::pin(traced.within(answering)).await,
         };
         let mut response = answered.unwrap_or_else(panicked);
         response.headers_mut().insert(REQUEST_ID, id);
+        if let Some(origin) = origin {
+            other_node::permit(origin, &mut response);
+        }
         if response.status() == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, CHALLENGE);
         }

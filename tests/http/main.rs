@@ -8,6 +8,7 @@ mod support;
 
 mod batch;
 mod capacity;
+mod dashboard;
 mod explain;
 mod first_curl;
 mod framing;

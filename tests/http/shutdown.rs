@@ -192,6 +192,7 @@ fn config(shutdown: Shutdown) -> Config {
         access: Access::default(),
         policies,
         gates: std::sync::Arc::default(),
+        dashboard_nodes: std::sync::Arc::default(),
         files: Vec::new(),
         warnings: Vec::new(),
     }

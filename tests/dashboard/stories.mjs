@@ -1,0 +1,442 @@
+// The stories of tests/dashboard, each in a new browser: `node stories.mjs STORY`. SETTINGS has the
+// addresses and tokens of the nodes.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { createInterface } from "node:readline";
+
+const require = createRequire(`${process.env.MODULES}/`);
+const { chromium } = require("playwright-core");
+const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
+const settings = JSON.parse(process.env.SETTINGS);
+
+const VIEWS = ["decisions", "keys", "policies", "store", "checks"];
+const WAIT = 30_000;
+
+// ---- The browser
+
+const faults = [];
+
+// Opens the page. Everything that a browser complains about becomes a fault of the story.
+async function open(browser, { token, hash = "", url = settings.url, allowed = [url], ...options } = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
+  const page = await context.newPage();
+  page.setDefaultTimeout(WAIT);
+  page.on("console", (message) => {
+    if (["error", "warning"].includes(message.type())) faults.push(`console: ${message.text()}`);
+  });
+  page.on("pageerror", (error) => faults.push(`page: ${error.stack}`));
+  page.on("dialog", (dialog) => { faults.push(`dialog: ${dialog.message()}`); dialog.dismiss(); });
+  page.on("request", (request) => {
+    if (!allowed.some((origin) => request.url().startsWith(`${origin}/`)) && !request.url().startsWith("data:")) faults.push(`request to ${request.url()}`);
+  });
+  if (token) await page.addInitScript((text) => sessionStorage.setItem("tollgate.token", text), token);
+  await page.goto(`${url}/dashboard${hash}`);
+  return page;
+}
+
+const isLive = (page) => page.getByText("live", { exact: true }).waitFor();
+const view = (page, name) => page.locator(`#view-${name}`);
+const text = (page, selector) => page.locator(selector).innerText();
+const keyPath = (policy, key) => `#key?${new URLSearchParams({ policy, key })}`;
+
+async function go(page, name) {
+  await page.getByRole("navigation").getByRole("link", { name, exact: true }).click();
+  await view(page, name.toLowerCase()).waitFor();
+}
+
+async function until(what, isSo, limit = WAIT) {
+  const began = Date.now();
+  while (!(await isSo())) {
+    assert.ok(Date.now() - began < limit, `waited ${limit} ms in vain until ${what}`);
+    await new Promise((done) => setTimeout(done, 50));
+  }
+  return Date.now() - began;
+}
+
+// A wish that only the test itself can fulfil.
+const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+async function wish(what) {
+  console.log(`> ${what}`);
+  await answers.next();
+}
+
+async function violations(page) {
+  await page.evaluate(axe);
+  const rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"];
+  const { violations: found } = await page.evaluate((tags) => globalThis.axe.run(document, { runOnly: tags }), rules);
+  return found.map(({ id, nodes }) => `${id}: ${nodes.map((node) => `${node.target} (${node.failureSummary})`).join("; ")}`);
+}
+
+// ---- The node
+
+async function ask(method, path, { token = settings.admin, body, url = settings.url } = {}) {
+  const headers = { ...(token && { authorization: `Bearer ${token}` }), ...(body && { "content-type": "application/json" }) };
+  const response = await fetch(url + path, { method, headers, body: body && JSON.stringify(body) });
+  return response.json();
+}
+
+const check = (policy, key, more = {}) => ask("POST", "/v1/check", { body: { policy, key, ...more } });
+const usage = (policy, key) => ask("GET", `/v1/usage?${new URLSearchParams({ policy, key, cost: 1 })}`);
+
+async function deny(policy, key, more = {}) {
+  for (let tries = 0; tries < 50; tries += 1) {
+    const decision = await check(policy, key, more);
+    if (!decision.allowed) return decision;
+  }
+  return assert.fail(`${policy} does not deny ${key}`);
+}
+
+// ---- The stories
+
+const stories = {
+  // The page of a node under load shows a denied key, its wait, and frees it.
+  async under_load(browser) {
+    const page = await open(browser, { token: settings.admin });
+    await isLive(page);
+    const first = await text(page, "#f-checks");
+    await until("the numbers move", async () => (await text(page, "#f-checks")) !== first && /^[1-9]/.test(await text(page, "#f-checks")));
+    assert.match(await text(page, "#rate-table"), /denied by/);
+    assert.match(await text(page, "#latency-table"), /p99\s+\d/);
+
+    await go(page, "Keys");
+    const key = "198.51.100.77";
+    await deny("slow", key);
+    const denied = Date.now();
+    const link = page.locator("#top").getByRole("link", { name: key, exact: true });
+    await link.waitFor({ timeout: 10_000 });
+    console.log(`a denied key is in the table after ${Date.now() - denied} ms`);
+    await page.locator("#keys-policy").selectOption("slow");
+    await until("the filter leaves one policy", async () => {
+      const rows = await page.locator("#top tbody tr").allInnerTexts();
+      return rows.length === 1 && rows[0].includes(key);
+    });
+    for (const minutes of ["5 min", "15 min"]) {
+      await page.locator("#minutes").getByText(minutes, { exact: true }).click();
+      await link.waitFor();
+    }
+    await link.click();
+
+    await page.locator("#key-says").getByText("Denied by quota 10m").waitFor();
+    const wait = await page.locator("#key-left").innerText();
+    const { retry_after_ms: exact } = await usage("slow", key);
+    const shown = seconds(wait) * 1000;
+    assert.ok(Math.abs(shown - exact) < 3000, `the page says ${wait}, the node ${exact} ms`);
+    assert.match(await text(page, "#key-until"), /^until \d\d:\d\d:\d\d\.\d{3}/);
+    assert.match(await text(page, "#key-quotas"), /10m[\s\S]*denies[\s\S]*3 of 3 used, 0 left/);
+    const later = async () => (await page.locator("#key-left").innerText()) !== wait;
+    await until("the countdown runs", later);
+
+    await page.getByRole("button", { name: "Reset…" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Reset", exact: true }).click();
+    await page.locator("#key-says").getByText("Allowed").waitFor();
+    assert.equal((await check("slow", key)).allowed, true);
+
+    await deny("slow", key);
+    await page.locator("#key-says").getByText("Denied by quota 10m").waitFor();
+    await page.getByRole("button", { name: "Refund…" }).click();
+    await page.getByLabel("Units to give back").fill("2");
+    await page.getByRole("dialog").getByRole("button", { name: "Refund", exact: true }).click();
+    await page.locator("#key-says").getByText("Allowed").waitFor();
+    assert.equal((await usage("slow", key)).remaining, 2);
+  },
+
+  // The page asks again when the wait ends, without a hand.
+  async countdown_ends(browser) {
+    const page = await open(browser, { token: settings.admin, hash: keyPath("quick", "k") });
+    await page.locator("#key-says").getByText("Allowed").waitFor();
+    await deny("quick", "k");
+    await page.locator("#key-says").getByText("Denied").waitFor();
+    await page.locator("#key-says").getByText("Allowed").waitFor();
+    assert.equal(await page.locator("#key-wait").isVisible(), false);
+  },
+
+  // A log has entries, a sliding counter ticks, a list its line.
+  async details(browser) {
+    for (const meta of ["first", "second"]) await check("log", "k", { meta });
+    await check("ticks", "k", { cost: 3 });
+    const page = await open(browser, { token: settings.admin, hash: keyPath("log", "k") });
+    await page.locator("#entries").getByText("second").waitFor();
+    assert.match(await text(page, "#metas"), /first/);
+    await page.goto(`${settings.url}/dashboard${keyPath("ticks", "k")}`);
+    await page.locator("#ticks-table").getByText("3", { exact: true }).waitFor();
+    await page.goto(`${settings.url}/dashboard${keyPath("listed", "mallory")}`);
+    await page.locator("#key-says").getByText("Denied").waitFor();
+    await page.locator("#key-why").getByText("The deny list of the policy has this key").waitFor();
+    if (settings.explains) {
+      await page.locator("#key-facts").getByText(/deny: .*mallory.*line \d+/).waitFor();
+      await page.goto(`${settings.url}/dashboard${keyPath("listed", "tenant-7:a")}`);
+      await page.locator("#key-facts").getByText(/tenant-7:.*line \d+/).waitFor();
+    }
+  },
+
+  async frozen_shard(browser) {
+    const page = await open(browser, { token: settings.admin, hash: "#store" });
+    await isLive(page);
+    await until("all shards are up", async () => (await page.locator("#shards").getByText("up", { exact: true }).count()) === 3);
+    await until("a server reports its memory", async () => /MiB/.test(await page.locator("#servers").innerText()));
+    await wish("freeze");
+    const ms = await until("the page marks a shard", async () => /down|open/.test(await page.locator("#shards").innerText()));
+    console.log(`a frozen shard is visible after ${ms} ms`);
+    await page.locator("#health").getByText(/shard.* down|degraded/).waitFor();
+    await wish("thaw");
+    await until("all shards are up again", async () => (await page.locator("#shards").getByText("closed", { exact: true }).count()) === 3);
+  },
+
+  // Without a token that permits it no key is readable anywhere.
+  async hashed_keys(browser) {
+    const key = "secret-key-of-a-customer";
+    await deny("slow", key);
+    for (const token of settings.tokens) {
+      const page = await open(browser, { token });
+      await isLive(page);
+      for (const name of ["Keys", "Decisions", "Policies", "Store", "Checks"]) {
+        await go(page, name);
+        if (name === "Keys") await page.locator("#top tbody tr").first().waitFor();
+        if (name === "Checks") await page.locator("#recent tbody tr").first().waitFor();
+        assert.ok(!(await page.content()).includes(key), `${name} has the key`);
+      }
+      await go(page, "Keys");
+      assert.match(await text(page, "#keys-says"), /hashed/);
+      assert.equal(await page.locator("#top a").count(), 0);
+      // A person who knows the key may ask for it.
+      await page.locator("#look-policy").selectOption("slow");
+      await page.locator("#look-key").fill(key);
+      await page.locator("#look button").click();
+      await page.locator("#key-says").getByText("Denied").waitFor();
+      assert.equal(await page.getByRole("button", { name: "Reset…" }).isVisible(), false);
+      await page.getByText("Refund and reset need an admin token.").waitFor();
+      await page.context().close();
+    }
+  },
+
+  async embedded_store(browser) {
+    const page = await open(browser, { hash: "#store" });
+    await isLive(page);
+    await page.getByText("so there are no shards").waitFor();
+    assert.equal(await page.locator("#shards").isVisible(), false);
+    await go(page, "Decisions");
+    await page.getByText("No checks in this time").waitFor();
+    await go(page, "Checks");
+    await page.getByText("No check was denied or slow").waitFor();
+    await check("slow", "k");
+    await go(page, "Decisions");
+    await page.locator("#rate-table").getByText("allowed by store").waitFor();
+  },
+
+  async hostile_names(browser) {
+    const keys = [
+      "<img src=x onerror=\"document.title='owned'\">", "</script><script>document.title='owned'</script>",
+      "x".repeat(1024), "evil\u202egpj.exe", "a\u200bb\nc\u0000d", "مفتاح-\u200f-1", "💥".repeat(256), "?policy=slow&key=other#decisions",
+    ];
+    for (const key of keys) await deny("slow", key);
+    for (const key of keys) await check("log", "k", { meta: key.slice(0, 60) });
+    const page = await open(browser, { token: settings.admin, viewport: { width: 360, height: 780 }, hash: "#keys" });
+    await until("all keys are in the table", async () => (await page.locator("#top tbody tr").count()) >= keys.length);
+    const noHarm = async () => {
+      assert.match(await page.title(), /Tollgate/);
+      assert.equal(await page.locator("main img").count(), 0);
+      assert.equal(await page.locator("script").count(), 1);
+      const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+      assert.ok(overflow <= 0, `the page is ${overflow} px too wide`);
+    };
+    await noHarm();
+    await page.locator("#top").getByText("evil\\u{202e}gpj.exe").waitFor();
+    for (const key of keys) {
+      await page.goto(`${settings.url}/dashboard${keyPath("slow", key)}`);
+      await page.locator("#key-says").getByText("Denied by quota 10m").waitFor();
+      await noHarm();
+    }
+    await page.goto(`${settings.url}/dashboard${keyPath("log", "k")}`);
+    await page.locator("#entries").getByText("onerror").waitFor();
+    await noHarm();
+  },
+
+  async keyboard_only(browser) {
+    const key = "198.51.100.78";
+    await deny("slow", key);
+    const page = await open(browser, { token: settings.admin });
+    await isLive(page);
+    const focused = () => page.evaluate(() => document.activeElement.innerText || document.activeElement.id);
+    // Tab until the focus is on an element with this text.
+    const tabTo = async (name) => {
+      for (let presses = 0; presses < 60; presses += 1) {
+        await page.keyboard.press("Tab");
+        const ring = await page.evaluate(() => getComputedStyle(document.activeElement).outlineStyle !== "none" || document.activeElement.matches("input[type=radio]"));
+        assert.ok(ring, `the focus is visible on ${await focused()}`);
+        if ((await focused()) === name) return;
+      }
+      assert.fail(`no Tab reaches ${name}`);
+    };
+    await page.keyboard.press("Tab");
+    assert.equal(await focused(), "Skip to the content");
+    await page.keyboard.press("Enter");
+    assert.equal(await focused(), "Decisions");
+    await page.evaluate(() => document.activeElement.blur());
+    await page.reload();
+    await isLive(page);
+    await tabTo("Keys");
+    await page.keyboard.press("Enter");
+    await view(page, "keys").waitFor();
+    assert.equal(await focused(), "Keys denied most");
+    await page.locator("#top").getByText(key).waitFor();
+    await tabTo(key);
+    // The focus survives updates of the table.
+    const before = await page.evaluate(() => performance.now());
+    await until("two snapshots later", () => page.evaluate((then) => performance.now() > then + 2500, before));
+    assert.equal(await focused(), key);
+    await page.keyboard.press("Enter");
+    await page.locator("#key-says").getByText("Denied").waitFor();
+    await tabTo("Reset…");
+    await page.keyboard.press("Enter");
+    assert.equal(await focused(), "Cancel");
+    await page.keyboard.press("Escape");
+    assert.equal(await focused(), "Reset…");
+    await page.keyboard.press("Enter");
+    await tabTo("Reset");
+    await page.keyboard.press("Enter");
+    await page.locator("#key-says").getByText("Allowed").waitFor();
+    assert.equal(await focused(), "Reset…");
+  },
+
+  async tokens(browser) {
+    const page = await open(browser);
+    await page.getByText("This node asks for a token.").waitFor();
+    assert.equal(await page.evaluate(() => document.activeElement.id), "token");
+    assert.deepEqual(await violations(page), []);
+    const enter = async (token) => {
+      await page.getByLabel("Token of this node").fill(token);
+      await page.keyboard.press("Enter");
+    };
+    await enter("guessed");
+    await page.getByRole("alert").getByText("the token is not known").waitFor();
+    await enter(settings.check);
+    await view(page, "decisions").waitFor();
+    await isLive(page);
+    // This node records keys, so a token for checks shows the buttons, and the node refuses.
+    await deny("slow", "k");
+    await page.goto(`${settings.url}/dashboard${keyPath("slow", "k")}`);
+    await page.getByRole("button", { name: "Reset…" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Reset", exact: true }).click();
+    await page.getByRole("alert").getByText("Nothing has changed: this call needs an admin token").waitFor();
+    await page.getByRole("button", { name: "Cancel" }).click();
+    await page.locator("#token-link").click();
+    await page.getByRole("button", { name: "Forget the token" }).click();
+    await page.getByText("This node asks for a token.").waitFor();
+    assert.equal(await page.evaluate(() => sessionStorage.length), 0);
+    assert.ok(!(await page.content()).includes("Denied by quota"));
+    // A browser logs each 401 and 403 by itself.
+    const own = faults.splice(0).filter((fault) => !/status of 40[13]/.test(fault));
+    faults.push(...own);
+  },
+
+  async lost_stream(browser) {
+    const page = await open(browser, { token: settings.admin });
+    await isLive(page);
+    await wish("stop");
+    await page.locator("#lost-says").getByText(/The stream is lost: .* The numbers are \d+ s old/).waitFor();
+    const words = await page.locator("#lost-says").innerText();
+    await until("the age counts", async () => (await page.locator("#lost-says").innerText()) !== words);
+    assert.deepEqual(await violations(page), []);
+    await wish("go on");
+    await isLive(page);
+    assert.equal(await page.locator("#lost").isVisible(), false);
+    await page.getByRole("button", { name: "Pause" }).click();
+    const frozen = await text(page, "#decisions-says");
+    await new Promise((done) => setTimeout(done, 2500));
+    assert.equal(await text(page, "#decisions-says"), frozen);
+    await page.getByRole("button", { name: "Resume" }).click();
+    await until("the page goes on", async () => (await text(page, "#decisions-says")) !== frozen);
+    faults.splice(0, faults.length, ...faults.filter((fault) => !/net::ERR/.test(fault)));
+  },
+
+  async other_nodes(browser) {
+    const page = await open(browser, { hash: "#policies", allowed: [settings.url, settings.other] });
+    const row = page.locator("#nodes tbody tr").filter({ hasText: settings.other });
+    await row.getByText("same as here").waitFor();
+    await wish("change");
+    await row.getByText("differ from here").waitFor();
+    await page.locator("#health").getByText("1 node with other policies").waitFor();
+    await wish("break");
+    await page.locator("#policies-facts").getByText("failed, with 1 fault").waitFor();
+    await page.locator("#faults").getByText("did you mean").waitFor();
+    assert.deepEqual(await violations(page), []);
+    await wish("end the other");
+    await row.getByText("no answer").waitFor();
+    faults.splice(0, faults.length, ...faults.filter((fault) => !/net::ERR/.test(fault)));
+  },
+
+  // No view violates WCAG 2.1 AA, in both themes, at both widths.
+  async accessibility(browser) {
+    const key = "198.51.100.79";
+    await deny("slow", key);
+    await check("ticks", key);
+    await check("log", key, { meta: "user-42" });
+    for (const colorScheme of ["light", "dark"]) {
+      for (const width of [1280, 360]) {
+        const page = await open(browser, { token: settings.admin, colorScheme, viewport: { width, height: 800 }, reducedMotion: "reduce" });
+        await isLive(page);
+        const clean = async (where) => {
+          const found = await violations(page);
+          assert.deepEqual(found, [], `${where}, ${colorScheme}, ${width} px`);
+          const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+          assert.ok(overflow <= 0, `${where} is ${overflow} px too wide at ${width} px`);
+        };
+        for (const name of VIEWS) {
+          await page.goto(`${settings.url}/dashboard#${name}`);
+          await view(page, name).waitFor();
+          await clean(name);
+        }
+        for (const policy of ["slow", "ticks", "log"]) {
+          await page.goto(`${settings.url}/dashboard${keyPath(policy, key)}`);
+          await page.locator("#key-policy").getByText(policy).waitFor();
+          await page.locator("#key-quotas .meter").first().waitFor();
+          await clean(`key of ${policy}`);
+        }
+        await page.getByRole("button", { name: "Refund…" }).click();
+        await clean("dialog");
+        await page.goto(`${settings.url}/dashboard#token`);
+        await page.context().close();
+      }
+    }
+  },
+
+  // docs/integrations/dashboard-*.png
+  async pictures(browser) {
+    for (const colorScheme of ["light", "dark"]) {
+      for (const width of [1280, 360]) {
+        const page = await open(browser, { token: settings.admin, colorScheme, viewport: { width, height: 820 }, reducedMotion: "reduce" });
+        await isLive(page);
+        await until("there is a minute of data", async () => !/of data/.test(await text(page, "#decisions-says")), 120_000);
+        // The lower end of a long page adds nothing at the width of a telephone.
+        const shoot = (name) => page.screenshot({ path: `${settings.folder}/dashboard-${name}-${width}-${colorScheme}.png`, fullPage: width > 600 });
+        await shoot("decisions");
+        await check("tenants", "tenant-7:checkout", { cost: 60 });
+        await page.goto(`${settings.url}/dashboard${keyPath("tenants", "tenant-7:checkout")}`);
+        await page.locator("#key-says").getByText("Denied").waitFor();
+        await page.locator("#key-facts").getByText("Slot").waitFor();
+        await shoot("key");
+        await page.context().close();
+      }
+    }
+  },
+};
+
+// "1 min 12 s" in seconds.
+function seconds(words) {
+  const units = { s: 1, min: 60, h: 3600 };
+  return [...words.matchAll(/([\d.]+) (s|min|h)/g)].reduce((sum, [, count, unit]) => sum + Number(count) * units[unit], 0);
+}
+
+const [, , name] = process.argv;
+const browser = await chromium.launch({
+  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  args: process.getuid() === 0 ? ["--no-sandbox"] : [],
+});
+try {
+  await stories[name](browser);
+  assert.deepEqual(faults, []);
+} finally {
+  await browser.close();
+}
+process.exit(0);
