@@ -107,7 +107,7 @@ impl Reloader {
         }
     }
 
-    /// What is told of keys and traces, which no reload changes.
+    /// The settings for keys and traces, which no reload changes.
     pub fn telemetry(&self) -> &TelemetryConfig {
         &self.started.telemetry
     }
