@@ -2,6 +2,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
@@ -24,9 +25,17 @@ impl<B> ResponseBody<B> {
         Self { passed: Some(body), text: None, drained }
     }
 
-    pub(crate) fn text(text: Bytes) -> Self {
+    fn text(text: Bytes) -> Self {
         Self { passed: None, text: Some(text).filter(|text| !text.is_empty()), drained: None }
     }
+}
+
+/// The response to a request that the layer ends.
+pub(crate) fn text_response<B>(status: StatusCode, fields: HeaderMap, text: Bytes) -> Response<ResponseBody<B>> {
+    let mut response = Response::new(ResponseBody::text(text));
+    *response.status_mut() = status;
+    *response.headers_mut() = fields;
+    response
 }
 
 impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {

@@ -2,9 +2,8 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde::Serialize;
 
-use crate::body::ResponseBody;
+use crate::body::{ResponseBody, text_response};
 use crate::decision::{Decision, Reason};
-use crate::service::respond;
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
@@ -63,7 +62,7 @@ impl<'a> Document<'a> {
         fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         // A document of texts and numbers is always valid JSON.
         let text = serde_json::to_vec(&self).unwrap_or_default();
-        respond(self.status, fields, ResponseBody::text(text.into()))
+        text_response(self.status, fields, text.into())
     }
 }
 

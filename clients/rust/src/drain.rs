@@ -8,19 +8,7 @@ use tokio::runtime::Handle;
 use crate::check::{Check, Over};
 use crate::client::Client;
 use crate::error::Error;
-use crate::layer::Limit;
-
-/// The response to a request, for [`LimitLayer::drain`](crate::LimitLayer::drain).
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct Answered {
-    /// Absent if the service ended without a response: it failed, or its caller left.
-    pub status: Option<StatusCode>,
-    /// The header fields of the service.
-    pub headers: HeaderMap,
-    /// The length of the body that was read, in bytes.
-    pub bytes: u64,
-}
+use crate::limit::{Answered, Limit};
 
 /// Charges the drain when it is dropped: at the end of the body, or if the caller leaves.
 pub(crate) struct Drained {

@@ -59,6 +59,8 @@ mod error;
 // The middleware.
 mod layer;
 
+mod limit;
+
 mod service;
 
 mod drain;
@@ -84,8 +86,8 @@ pub use client::Client;
 pub use decision::{
     AllAnswer, Decision, Entry, Fallback, QuotaState, Reason, RefundAnswer, Source, Tick, TopMeta, Usage,
 };
-pub use drain::Answered;
 pub use error::{Error, Problem, Unavailable, Violation};
-pub use layer::{LimitLayer, OnFailure, remote_ip};
+pub use layer::LimitLayer;
+pub use limit::{Answered, OnFailure, remote_ip};
 pub use options::{InvalidOptions, Options};
 pub use service::LimitService;

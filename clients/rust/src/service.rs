@@ -6,28 +6,29 @@ use std::task::{Context, Poll};
 
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response};
 use tower_service::Service;
 
-use crate::body::ResponseBody;
+use crate::body::{ResponseBody, text_response};
 use crate::client::Client;
 use crate::decision::Decision;
 use crate::detached::Detached;
 use crate::document::{self, Document};
 use crate::drain::Drained;
 use crate::fields;
-use crate::layer::{Limit, LimitLayer, OnFailure};
+use crate::limit::{Limit, OnFailure};
 
-/// The service of a [`LimitLayer`].
+/// The service of a [`LimitLayer`](crate::LimitLayer).
 #[derive(Clone)]
 pub struct LimitService<S> {
-    layer: LimitLayer,
+    client: Client,
+    limit: Arc<Limit>,
     inner: S,
 }
 
 impl<S> LimitService<S> {
-    pub(crate) fn new(layer: LimitLayer, inner: S) -> Self {
-        Self { layer, inner }
+    pub(crate) fn new(client: Client, limit: Arc<Limit>, inner: S) -> Self {
+        Self { client, limit, inner }
     }
 }
 
@@ -49,14 +50,13 @@ where
         // Only this clone is ready.
         let next = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, next);
-        let LimitLayer { client, limit } = self.layer.clone();
-        Box::pin(serve(client, limit, inner, request))
+        Box::pin(serve(self.client.clone(), self.limit.clone(), inner, request))
     }
 }
 
 impl<S> fmt::Debug for LimitService<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimitService").field("layer", &self.layer).finish_non_exhaustive()
+        f.debug_struct("LimitService").field("client", &self.client).finish_non_exhaustive()
     }
 }
 
@@ -117,12 +117,5 @@ fn denied<R>(limit: &Limit, head: &Parts, decision: &Decision, mut fields: Heade
     };
     let (content_type, text) = body(head, decision);
     fields.insert(CONTENT_TYPE, content_type);
-    respond(limit.status, fields, ResponseBody::text(text))
-}
-
-pub(crate) fn respond<R>(status: StatusCode, fields: HeaderMap, body: ResponseBody<R>) -> Response<ResponseBody<R>> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    *response.headers_mut() = fields;
-    response
+    text_response(limit.status, fields, text)
 }
