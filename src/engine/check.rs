@@ -153,7 +153,8 @@ impl Engine {
 
     /// Counts answers to checks that began at `since` (us).
     pub(super) fn note_answers(&self, resolved: &Resolved, answers: &[Answer], since: Micros) {
-        let (now, checked) = (self.clock.now(), Checked { resolved, fingerprinter: &self.fingerprinter });
+        let (now, Resolved { subject, door, .. }) = (self.clock.now(), resolved);
+        let checked = Checked { subject, door: *door, fingerprinter: &self.fingerprinter };
         self.tally.answered(&checked, answers, now, now.saturating_sub(since));
     }
 }

@@ -2,14 +2,13 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::check::Resolved;
-use super::tally::{PolicyTally, Tally};
-use super::{Answer, Decision, Reason, Source};
+use super::{Answer, Decision, Door, Reason, Source};
 use crate::limit::key::{Fingerprint, Fingerprinter};
 use crate::limit::policy::Policy;
 use crate::limit::time::{MICROS_PER_MILLI, Micros, micros};
 use crate::live::recent::Recent;
-use crate::live::recorders::Denied;
+use crate::live::recorders::{Denied, Recorders};
+use crate::store::Subject;
 use crate::telemetry::instrument::Count;
 use crate::telemetry::traces;
 
@@ -59,22 +58,55 @@ impl QuotaCounts {
 
 /// The checks of one key that were answered.
 pub(super) struct Checked<'a> {
-    pub(super) resolved: &'a Resolved,
+    pub(super) subject: &'a Subject,
+    pub(super) door: Door,
     pub(super) fingerprinter: &'a Fingerprinter,
 }
 
 impl Checked<'_> {
     /// Whether the checks took longer than a tenth of their policy's timeout.
     pub(super) fn is_slow(&self, took: Micros) -> bool {
-        took > QUICK && took > micros(self.resolved.subject.policy.timeout) / 10
+        took > QUICK && took > micros(self.subject.policy.timeout) / 10
+    }
+
+    /// Counts a denial of the policy `name` by its quota, and by its key.
+    pub(super) fn deny(&self, name: &Arc<str>, quotas: &QuotaCounts, recorders: &Recorders, answer: &Answer) {
+        if let Some(quota) = answer.as_ref().ok().and_then(label) {
+            quotas.add(quota);
+        }
+        let denied = || Denied { policy: name.clone(), key: self.subject.key.clone() };
+        recorders.deny(self.fingerprint(), denied);
+    }
+
+    /// Returns a slow or denied check of the policy `name`, to be shown.
+    #[cold]
+    pub(super) fn recent(
+        &self,
+        name: &Arc<str>,
+        answer: &Answer,
+        (source, reason): (Source, Reason),
+        (at, took): (Micros, Micros),
+    ) -> Recent {
+        let decision = answer.as_ref().ok();
+        let quota = decision.and_then(|decision| decision.policy.quotas.get(decision.binding?.quota));
+        Recent {
+            at,
+            policy: name.clone(),
+            key: Arc::clone(&self.subject.key),
+            allowed: decision.is_some_and(|decision| decision.allowed),
+            reason: reason.name(),
+            source: source.name(),
+            quota: quota.map(|quota| quota.name.as_str().into()),
+            took,
+            trace_id: traces::trace_id().map(Into::into),
+        }
     }
 
     /// Identifies the policy and the key, whatever quotas a request brings.
     fn fingerprint(&self) -> Fingerprint {
-        let subject = &self.resolved.subject;
-        match has_own_quotas(&subject.policy) {
-            true => self.fingerprinter.fingerprint(&subject.policy.name, &subject.key),
-            false => subject.fingerprint,
+        match has_own_quotas(&self.subject.policy) {
+            true => self.fingerprinter.fingerprint(&self.subject.policy.name, &self.subject.key),
+            false => self.subject.fingerprint,
         }
     }
 }
@@ -90,43 +122,6 @@ fn label(decision: &Decision) -> Option<&str> {
         return Some(OF_REQUESTS);
     }
     decision.policy.quotas.get(binding.quota).map(|quota| &*quota.name)
-}
-
-impl Tally {
-    /// Counts a denial by its quota, and by its key.
-    pub(super) fn deny(&self, policy: &PolicyTally, checked: &Checked<'_>, answer: &Answer) {
-        if let Some(quota) = answer.as_ref().ok().and_then(label) {
-            policy.quotas.add(quota);
-        }
-        let key = &checked.resolved.subject.key;
-        let denied = || Denied { policy: policy.name.clone(), key: key.clone() };
-        self.recorders.deny(checked.fingerprint(), denied);
-    }
-
-    /// Keeps a slow or denied check.
-    #[cold]
-    pub(super) fn keep(
-        &self,
-        policy: &PolicyTally,
-        checked: &Checked<'_>,
-        answer: &Answer,
-        (source, reason): (Source, Reason),
-        (at, took): (Micros, Micros),
-    ) {
-        let decision = answer.as_ref().ok();
-        let quota = decision.and_then(|decision| decision.policy.quotas.get(decision.binding?.quota));
-        self.recorders.keep(Recent {
-            at,
-            policy: policy.name.clone(),
-            key: Arc::clone(&checked.resolved.subject.key),
-            allowed: decision.is_some_and(|decision| decision.allowed),
-            reason: reason.name(),
-            source: source.name(),
-            quota: quota.map(|quota| quota.name.as_str().into()),
-            took,
-            trace_id: traces::trace_id().map(Into::into),
-        });
-    }
 }
 
 #[cfg(test)]

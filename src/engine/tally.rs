@@ -87,8 +87,8 @@ type Series = (Outcome, Source, Reason, Door);
 impl Tally {
     /// Counts the answers to checks of one key, which took `took` us until `now` (us).
     pub(super) fn answered(&self, checked: &Checked<'_>, answers: &[Answer], now: Micros, took: Micros) {
-        let policy = self.policy(&checked.resolved.subject.policy.name);
-        let (tally, is_slow) = (policy.by(checked.resolved.door), checked.is_slow(took));
+        let policy = self.policy(&checked.subject.policy.name);
+        let (tally, is_slow) = (policy.by(checked.door), checked.is_slow(took));
         for answer in answers {
             let (outcome, source, reason, fallback) = match answer {
                 Ok(decision) => (Outcome::of(decision), decision.source, decision.reason, decision.fallback),
@@ -106,12 +106,12 @@ impl Tally {
                 self.fallbacks[mode as usize][cause as usize].add(1);
             }
             if outcome == Outcome::Denied {
-                self.deny(&policy, checked, answer);
+                checked.deny(&policy.name, &policy.quotas, &self.recorders, answer);
             }
             if (is_slow || matches!(outcome, Outcome::Denied | Outcome::Error))
                 && policy.samplers[source as usize].pass(now)
             {
-                self.keep(&policy, checked, answer, (source, reason), (now, took));
+                self.recorders.keep(checked.recent(&policy.name, answer, (source, reason), (now, took)));
             }
         }
     }
