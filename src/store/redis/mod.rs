@@ -42,8 +42,6 @@ mod router;
 
 mod topology;
 
-mod place;
-
 mod observe;
 
 pub use lane::call::key_batch::first_part;
@@ -51,11 +49,11 @@ pub use lane::metrics::ShardCounts;
 use lane::shared::Shared;
 use observe::Observer;
 pub use observe::{ServerWatch, Servers};
-pub use place::Place;
 use protocol::address::Address;
 use protocol::keys;
 pub use protocol::server_info::ServerInfo;
 pub use router::RedisStore;
+pub use router::place::Place;
 use topology::{Kind, Sentinels};
 
 impl RedisStore {

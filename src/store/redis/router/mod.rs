@@ -23,6 +23,8 @@ mod batch;
 
 mod history;
 
+pub(super) mod place;
+
 mod retry;
 
 mod ticks;

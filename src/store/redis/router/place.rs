@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::RedisStore;
-use super::protocol::call::Call;
-use super::protocol::keys::Tag;
 use crate::limit::policy::Policy;
+use crate::store::redis::protocol::call::Call;
+use crate::store::redis::protocol::keys::Tag;
 
 /// The place of a key's counts in Redis.
 #[derive(Debug, Clone, PartialEq, Eq)]
