@@ -1,5 +1,5 @@
-//! `GET /v1/explain` returns the effect of a running policy on a key, as `tollgate explain` does for
-//! a file. It asks no store.
+//! `GET /v1/explain` returns the effect of a running policy on a key, as `tollgate explain` does
+//! for a file. It asks no store.
 
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
