@@ -58,7 +58,8 @@ impl LimitLayer {
     }
 
     /// The partition key of a request. The default, also without a key and for an empty one, is
-    /// [`remote_ip`]. It reads no header: behind a proxy, set a function that trusts the proxy.
+    /// [`remote_ip`](crate::remote_ip). It reads no header: behind a proxy, set a function that
+    /// trusts the proxy.
     #[must_use]
     pub fn key(self, key: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
         self.with(|limit| limit.key = Some(Arc::new(key)))
