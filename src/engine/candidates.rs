@@ -16,11 +16,11 @@ use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 
 use super::check::Resolved;
+use super::snapshot::CandidateState;
 use super::{Answer, Decision, Engine, Reason, Source};
 use crate::config::Policies;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
-use crate::live::snapshot::CandidateState;
 use crate::prefilter::{Prefilter, Question};
 use crate::store::{Done, MemoryStore, Store, StoreError, Subject, Taken, Work};
 use crate::telemetry::instrument::Count;

@@ -62,6 +62,8 @@ mod denials;
 
 mod observed;
 
+pub mod snapshot;
+
 mod metrics;
 
 mod door;

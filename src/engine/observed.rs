@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::snapshot::{ShardState, Snapshot, StoreState};
 use super::tally::{Outcome, Totals};
-use super::{Engine, ServerInfo, Source};
+use super::{Engine, Source};
 use crate::limit::time::MICROS_PER_SECOND;
 use crate::live::recent::{Recent, push_newest};
 use crate::live::rings::{Checks, Rings, Second, ShardCalls, bounded_checks, bounded_shards, quantile};
-use crate::live::snapshot::{ServerState, ShardState, Snapshot, StoreState};
 use crate::live::space_saving::SpaceSaving;
 use crate::live::top::{Denials, TopKeys};
 
@@ -165,7 +165,7 @@ impl Engine {
                 breaker_open: reading.as_ref().map(|reading| !reading.is_connected),
                 queued: reading.as_ref().map(|reading| reading.queued),
                 clock_offset: reading.as_ref().map(|reading| reading.clock_offset),
-                server: servers.get(&shard.address).map(server),
+                server: servers.get(&shard.address).cloned(),
                 address: shard.address,
                 up: shard.up,
                 reason: shard.reason,
@@ -180,10 +180,4 @@ impl Engine {
             shards: shards.collect(),
         }
     }
-}
-
-fn server(told: &ServerInfo) -> ServerState {
-    let ServerInfo { memory_bytes, max_memory_bytes, memory_policy, operations_per_s, replication_lag_bytes, keys } =
-        told.clone();
-    ServerState { memory_bytes, max_memory_bytes, memory_policy, operations_per_s, replication_lag_bytes, keys }
 }

@@ -24,10 +24,10 @@ use super::policies::rfc3339;
 use super::problem::{Problem, panicked};
 use super::request::query::{self, SHOWN};
 use super::top::{keys, shows_keys, write_heaviest, write_key};
-use crate::engine::ServerWatch;
+use crate::engine::snapshot::{ShardState, Snapshot, StoreState};
+use crate::engine::{ServerInfo, ServerWatch};
 use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND};
 use crate::live::rings::Second;
-use crate::live::snapshot::{ServerState, ShardState, Snapshot, StoreState};
 use crate::node::{Event, Node};
 use crate::telemetry::metrics::revision;
 
@@ -199,7 +199,7 @@ fn write_shard(object: &mut Object<'_>, shard: &ShardState) {
     }
 }
 
-fn write_server(object: &mut Object<'_>, server: &ServerState) {
+fn write_server(object: &mut Object<'_>, server: &ServerInfo) {
     object.given("memory_bytes", server.memory_bytes);
     object.given("max_memory_bytes", server.max_memory_bytes);
     object.given("memory_policy", server.memory_policy.as_ref());

@@ -6,7 +6,6 @@
 //!   -> rings          counts of each second, 15 minutes
 //!   -> top            denials by policy and key, the last 1, 5 and 15 minutes
 //!   -> recent         the newest slow or denied checks
-//! snapshot            what `GET /v1/live` reports
 //! ```
 //!
 //! All memory is bounded: see [`space_saving::CAPACITY`], [`rings::SECONDS`] and [`recent::KEPT`].
@@ -20,5 +19,3 @@ pub mod recorders;
 pub mod top;
 
 pub mod rings;
-
-pub mod snapshot;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::recent::Recent;
-use super::rings::Second;
-use super::top::Denials;
 use crate::limit::time::Micros;
+use crate::live::recent::Recent;
+use crate::live::rings::Second;
+use crate::live::top::Denials;
+use crate::store::ServerInfo;
 
 /// The part that the engine knows.
 #[derive(Debug)]
@@ -69,19 +70,5 @@ pub struct ShardState {
     /// Checks without a verdict since the lane exists.
     pub errors: Option<u64>,
     /// The server's own report, if it has answered.
-    pub server: Option<ServerState>,
-}
-
-/// The report of a server about itself.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ServerState {
-    pub memory_bytes: Option<u64>,
-    /// 0: no limit.
-    pub max_memory_bytes: Option<u64>,
-    pub memory_policy: Option<String>,
-    pub operations_per_s: Option<u64>,
-    /// The bytes that its slowest replica lacks.
-    pub replication_lag_bytes: Option<u64>,
-    /// Keys under the prefix of the node, estimated.
-    pub keys: Option<u64>,
+    pub server: Option<ServerInfo>,
 }
