@@ -258,7 +258,7 @@ impl Engine {
         let Call { subject, decided, tally, .. } = call;
         if decided.is_empty() {
             // After a refund or a reset, known denials are wrong.
-            return self.prefilter.forget(self.store.slot(subject));
+            return self.candidates.prefilter.forget(self.store.slot(subject));
         }
         let Ok(taken) = done.and_then(Done::taken) else { return tally.add(Comparison::Skipped, decided.len()) };
         decided
