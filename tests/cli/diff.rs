@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::TOLLGATE;
+use crate::support::{TOLLGATE, run_in};
 
 const OLD: &str = "
 policies:
@@ -42,14 +42,7 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
 }
 
 fn run(folder: &TempDir, arguments: &str) -> (i32, String, String) {
-    let output = Command::new(TOLLGATE)
-        .current_dir(folder.path())
-        .arg("diff")
-        .args(arguments.split_whitespace())
-        .output()
-        .unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    run_in(folder.path(), &["diff"], arguments)
 }
 
 fn report(folder: &TempDir, arguments: &str) -> Value {

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::TOLLGATE;
+use crate::support::{TOLLGATE, run_in};
 
 const POLICIES: &str = "
 policies:
@@ -38,14 +38,7 @@ fn folder(logs: &[(&str, &str)]) -> TempDir {
 }
 
 fn run(folder: &TempDir, arguments: &str) -> (i32, String, String) {
-    let output = Command::new(TOLLGATE)
-        .current_dir(folder.path())
-        .args(["replay", "policies.yaml"])
-        .args(arguments.split_whitespace())
-        .output()
-        .unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    run_in(folder.path(), &["replay", "policies.yaml"], arguments)
 }
 
 fn report(folder: &TempDir, arguments: &str) -> Value {

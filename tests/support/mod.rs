@@ -205,6 +205,14 @@ impl Drop for Node {
     }
 }
 
+/// Runs a command in a folder, with `arguments` divided at blanks. Returns its code and both outputs.
+pub(crate) fn run_in(folder: &Path, command: &[&str], arguments: &str) -> (i32, String, String) {
+    let mut program = Command::new(TOLLGATE);
+    let output = program.current_dir(folder).args(command).args(arguments.split_whitespace()).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
 /// A loopback port without a listener until the test opens one; connections to it fail. The next
 /// hundred calls return other ports.
 pub(crate) fn free_port() -> u16 {
