@@ -2,32 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
-use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::Value;
-use tokio::runtime::Runtime;
-use tollgate::clock::Clock;
 use tollgate::config::{ClientTls, Credentials, Login, Password, RedisConfig};
 use tollgate::store::RedisStore;
-use tollgate::workers::Workers;
 
 use crate::acl::rules;
 use crate::support::cluster::{self, Cluster};
-use crate::support::redis::{Server, bus_port};
+use crate::support::redis::{Server, bus_port, opened};
 use crate::support::tls::Authority;
 use crate::support::{Node, TOLLGATE, config_on, unique, wait_until};
-
-fn open(config: &RedisConfig) -> (Runtime, RedisStore) {
-    let runtime = Runtime::new().unwrap();
-    let store = {
-        let _inside = runtime.enter();
-        RedisStore::open(config, Clock::system(), Duration::from_secs(5), Arc::default(), Workers::default(), None)
-            .unwrap()
-    };
-    runtime.block_on(store.ready());
-    (runtime, store)
-}
 
 fn of(cluster: &Cluster, prefix: &str) -> RedisConfig {
     RedisConfig { seeds: cluster.seeds(), key_prefix: prefix.into(), ..RedisConfig::default() }
@@ -55,7 +39,7 @@ fn every_primary_reports_about_itself() {
         let mut owner = cluster.connection(cluster.owner(slot));
         redis::cmd("SET").arg(&name).arg("").arg("EX").arg(300).exec(&mut owner).unwrap();
     }
-    let (_runtime, store) = open(&of(cluster, &prefix));
+    let (_runtime, store) = opened(&of(cluster, &prefix));
     assert!(store.servers().is_empty());
     let _watch = store.watch_servers();
     wait_until("all primaries are observed", || observed(&store) == primaries(cluster));
@@ -89,7 +73,7 @@ fn frozen_primary_hides_no_other() {
     let cluster = Cluster::start();
     // It must not fail over.
     cluster.configure("cluster-node-timeout", "60000");
-    let (_runtime, store) = open(&of(&cluster, "ratelimit"));
+    let (_runtime, store) = opened(&of(&cluster, "ratelimit"));
     let watch = store.watch_servers();
     let all = primaries(&cluster);
     wait_until("all primaries are observed", || observed(&store) == all);
@@ -111,7 +95,7 @@ fn frozen_primary_hides_no_other() {
 #[test]
 fn new_primary_is_observed_after_a_failover() {
     let cluster = Cluster::start();
-    let (_runtime, store) = open(&of(&cluster, "ratelimit"));
+    let (_runtime, store) = opened(&of(&cluster, "ratelimit"));
     let _watch = store.watch_servers();
     wait_until("all primaries are observed", || observed(&store) == primaries(&cluster));
     let owner = cluster.owner(0);
@@ -141,7 +125,7 @@ fn documented_user_reads_all_but_the_keys() {
         credentials: Credentials { login: Some(login), tls: None },
         ..RedisConfig::default()
     };
-    let (_runtime, store) = open(&config);
+    let (_runtime, store) = opened(&config);
     let _watch = store.watch_servers();
     let told = || store.servers().values().next().cloned();
     wait_until("the primary is observed", || told().is_some());
@@ -190,7 +174,7 @@ fn cluster_behind_tls_and_login_is_observed() {
         credentials: Credentials { login: Some(login), tls: Some(tls) },
         ..RedisConfig::default()
     };
-    let (_runtime, store) = open(&config);
+    let (_runtime, store) = opened(&config);
     let _watch = store.watch_servers();
     wait_until("the primary is observed", || !store.servers().is_empty());
     let servers = store.servers();

@@ -1,31 +1,9 @@
 //! The store asks a server about itself while there is a watcher.
-
-use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::runtime::Runtime;
-use tollgate::clock::Clock;
 use tollgate::config::{Credentials, Login, Password, RedisConfig};
 use tollgate::store::{RedisStore, ServerInfo};
-use tollgate::workers::Workers;
 
-use crate::support::redis::Server;
+use crate::support::redis::{Server, opened};
 use crate::support::wait_until;
-
-fn open(config: &RedisConfig) -> (Runtime, RedisStore) {
-    let runtime = Runtime::new().unwrap();
-    let store = {
-        let _inside = runtime.enter();
-        RedisStore::open(config, Clock::system(), Duration::from_secs(5), Arc::default(), Workers::default(), None)
-            .unwrap()
-    };
-    runtime.block_on(store.ready());
-    (runtime, store)
-}
-
-fn of(server: &Server) -> RedisConfig {
-    RedisConfig { seeds: vec![server.url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() }
-}
 
 fn told(store: &RedisStore) -> ServerInfo {
     wait_until("the server is observed", || !store.servers().is_empty());
@@ -43,7 +21,7 @@ fn report_has_memory_rate_and_keys_of_the_prefix() {
     let server = Server::start_with(&["--maxmemory", "64mb", "--maxmemory-policy", "noeviction"]);
     fill(&server, "{ratelimit:", 70);
     fill(&server, "{ratelimit2:", 30);
-    let (_runtime, store) = open(&of(&server));
+    let (_runtime, store) = opened(&server.config());
     let _watch = store.watch_servers();
     let told = told(&store);
     assert_eq!(store.servers().keys().collect::<Vec<_>>(), [&format!("127.0.0.1:{}", server.port)]);
@@ -59,7 +37,7 @@ fn keys_of_a_large_server_are_estimated() {
     let server = Server::start();
     fill(&server, "{ratelimit:", 10_000);
     fill(&server, "{other:", 30_000);
-    let (_runtime, store) = open(&of(&server));
+    let (_runtime, store) = opened(&server.config());
     let _watch = store.watch_servers();
     let keys = told(&store).keys.unwrap();
     assert!((6_000..14_000).contains(&keys), "{keys}");
@@ -69,7 +47,7 @@ fn keys_of_a_large_server_are_estimated() {
 #[test]
 fn server_is_asked_only_while_there_is_a_watcher() {
     let server = Server::start();
-    let (_runtime, store) = open(&of(&server));
+    let (_runtime, store) = opened(&server.config());
     let connections = || {
         server
             .info("clients")
@@ -105,10 +83,10 @@ fn missing_rights_leave_members_absent() {
         redis::cmd("ACL").arg(&set).arg(rules).exec(&mut server.connection().unwrap()).unwrap();
     };
     let login = Login { username: Some("tollgate".into()), password: Password::Text("pass".into()) };
-    let config = RedisConfig { credentials: Credentials { login: Some(login), tls: None }, ..of(&server) };
+    let config = RedisConfig { credentials: Credentials { login: Some(login), tls: None }, ..server.config() };
 
     user(&["-scan"]);
-    let (_runtime, store) = open(&config);
+    let (_runtime, store) = opened(&config);
     let watch = store.watch_servers();
     let without_scan = told(&store);
     assert_eq!(without_scan.keys, None);
@@ -127,7 +105,7 @@ fn replication_lag_is_that_of_the_replica() {
     let server = Server::start();
     let replica = Server::start_with(&["--replicaof", "127.0.0.1", &server.port.to_string()]);
     wait_until("the replica is connected", || server.info("replication").contains("state=online"));
-    let (_runtime, store) = open(&of(&server));
+    let (_runtime, store) = opened(&server.config());
     let _watch = store.watch_servers();
     assert!(told(&store).replication_lag_bytes.is_some());
 

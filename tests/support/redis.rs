@@ -129,9 +129,11 @@ impl Server {
 
     /// A separate store on this server. Needs a tokio runtime around it.
     pub fn store(&self) -> RedisStore {
-        let config = RedisConfig { seeds: vec![self.url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
-        RedisStore::open(&config, Clock::system(), Duration::from_secs(5), Arc::default(), Workers::default(), None)
-            .unwrap()
+        open(&self.config())
+    }
+
+    pub fn config(&self) -> RedisConfig {
+        RedisConfig { seeds: vec![self.url()], key_prefix: "ratelimit".into(), ..RedisConfig::default() }
     }
 
     /// The same with a given instant for each call.
@@ -154,15 +156,25 @@ pub fn bus_port() -> u16 {
     ports.find(|port| hold_port(port + 10_000).is_ok()).expect("a free port")
 }
 
-/// A store on the shared server for a synchronous test, with its runtime.
-pub fn shared_store() -> (tokio::runtime::Runtime, RedisStore) {
+/// A store for a synchronous test, with its runtime.
+pub fn opened(config: &RedisConfig) -> (tokio::runtime::Runtime, RedisStore) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let store = {
         let _inside = runtime.enter();
-        shared().store()
+        open(config)
     };
     runtime.block_on(store.ready());
     (runtime, store)
+}
+
+fn open(config: &RedisConfig) -> RedisStore {
+    let timeout = Duration::from_secs(5);
+    RedisStore::open(config, Clock::system(), timeout, Arc::default(), Workers::default(), None).unwrap()
+}
+
+/// The same on the shared server.
+pub fn shared_store() -> (tokio::runtime::Runtime, RedisStore) {
+    opened(&shared().config())
 }
 
 /// The same with a given instant for each call.
