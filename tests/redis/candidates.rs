@@ -136,7 +136,7 @@ fn batches_compare_each_check() {
         let check = |policy: &str, key: &str| json!({"policy": policy, "key": key});
         let checks: Vec<Value> = [&one, &one, &one, &one, &other].map(|key| check("stricter", key)).into();
         node.post("/v1/check/batch", &json!({"checks": checks}));
-        // Of the first key: two agree, the third is newly denied, and both deny the fourth.
+        // The first key: two agree, the third is newly denied, and both deny the fourth.
         expect(node, "stricter", [4, 1, 0, 0]);
         node.post(
             "/v1/check/batch",

@@ -68,8 +68,7 @@ pub struct Tracing {
 }
 
 impl Tracing {
-    /// Starts delivery by `settings`, with `keys` as the names of keys. Needs a tokio runtime around
-    /// it.
+    /// Starts delivery by `settings`, with `keys` as the names of keys. Needs a tokio runtime.
     ///
     /// # Errors
     /// The endpoint is not an address.
