@@ -68,10 +68,7 @@ impl Engine {
         let (policies, mut new) = (self.tally.policies(), Vec::new());
         for policy in policies.values() {
             let totals = policy.totals();
-            let last = match before.policies.get_mut(&policy.name) {
-                Some(last) => std::mem::replace(last, totals),
-                None => before.policies.insert(policy.name.clone(), totals).unwrap_or_default(),
-            };
+            let last = std::mem::replace(before.policies.entry(policy.name.clone()).or_default(), totals);
             for (outcome, (totals, last)) in Outcome::ALL.into_iter().zip(totals.iter().zip(&last)) {
                 for (source, (total, last)) in Source::ALL.into_iter().zip(totals.iter().zip(last)) {
                     // A policy that was dropped and is back counts from zero.
