@@ -304,9 +304,18 @@ settings! {
         /// Quotas that decide in the shadow, for comparison only
         /// ([page](replay.md#candidates-compare-in-production)).
         CANDIDATE = "candidate": Own("`{quotas: [...]}`", "none");
+        /// Nodes buy units and spend them without the store ([page](leases.md)).
+        LEASE = "lease": Own("`{span: ..., nodes: ...}`", "none");
         /// `replica`: a check is allowed only after a replica acknowledges the charge. Without
         /// Redis no replica exists: the node warns at the start, and allows without one.
         DURABILITY = "durability": Choice<Durability>(Durability::WORDS, Durability::Primary);
+    }
+
+    lease("lease.", "", "{span: auto}") {
+        /// How long a node may spend what it has bought.
+        SPAN = "span": Own("`auto`, or a duration from 1ms to an eighth of the shortest window", "`auto`: a 64th of it");
+        /// Nodes that buy.
+        NODES = "nodes": Integer(1..=10_000, 1);
     }
 
     window("", " of a quota", "{name: burst, limit: 20, per: 1s}") rejects bucket::RATE, bucket::BURST {

@@ -168,13 +168,23 @@ impl Room {
 ///
 /// This function is a store's whole decision. The Redis scripts apply the same arithmetic.
 pub fn decide(policy: &Policy, states: &mut [State], now: Micros, costs: &[u64]) -> Ruling {
+    decide_ahead(policy, states, (now, policy.ahead()), costs)
+}
+
+/// The same at `now`, with charges recorded `ahead` us later.
+pub(super) fn decide_ahead(
+    policy: &Policy,
+    states: &mut [State],
+    (now, ahead): (Micros, Micros),
+    costs: &[u64],
+) -> Ruling {
     let quotas = &policy.quotas;
     let mut room = Room::of(policy, states, now);
     let mut verdicts: Vec<Verdict> = Vec::with_capacity(costs.len());
     for &cost in costs {
         let allowed = room.admit(cost);
         if allowed && cost > 0 {
-            states.iter_mut().zip(quotas).for_each(|(state, quota)| state.charge(quota, now, cost));
+            states.iter_mut().zip(quotas).for_each(|(state, quota)| state.charge_ahead(quota, now, ahead, cost));
         }
         verdicts.push(verdict(&room, cost, allowed, resets(policy, states, now)));
     }
@@ -224,9 +234,10 @@ pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]
         charges: u64::MAX,
     };
     let mut room = Room(policy.quotas.iter().zip(counted).map(left).collect());
+    let ahead = policy.ahead();
     let admit = |&cost: &u64| {
         let allowed = room.admit(cost);
-        let resets = policy.quotas.iter().map(|quota| reset_after_charge(Grid::new(quota.window), now));
+        let resets = policy.quotas.iter().map(|quota| ahead + reset_after_charge(Grid::new(quota.window), now + ahead));
         (allowed && cost > 0).then(|| verdict(&room, cost, allowed, resets))
     };
     Some(Ruling { verdicts: costs.iter().map(admit).collect::<Option<_>>()?, closed: None })

@@ -1,0 +1,393 @@
+//! Leases: a node buys units in a call of the store and spends them in its memory.
+//!
+//! ```text
+//! ask      pays a check from the lease in hand, or says how much to buy
+//! buy      decides the costs of checks and buys units, in one call
+//! hold     the task of a lease: it waits for the end, and returns the rest
+//! ```
+//!
+//! [`crate::limit::lease`] proves that nodes with leases never admit too much. The store decides
+//! checks with an id or a meta, drains, peeks, and costs above the units in hand. They end no
+//! lease.
+//!
+//! A lease ends early when the policy changes, the key is reset here, its slot moves, or the node
+//! ends. The rest is returned, unless the slot has moved: another server may have lost the sale.
+//! The units of a node that dies count until they leave the window.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::timeout;
+
+use super::answer::Answers;
+use super::check::Resolved;
+use super::store_call::StoreCall;
+use super::{Check, Decision, Engine};
+use crate::clock::LeaseInstant;
+use crate::deadline::within;
+use crate::limit::decision::QuotaStates;
+use crate::limit::key::{Fingerprint, FingerprintState};
+use crate::limit::lease::{Demand, Hand, Lease};
+use crate::limit::policy::Policy;
+use crate::limit::receipt::LeaseReceipt;
+use crate::limit::time::{Micros, micros};
+use crate::store::{Done, Generations, Meta, StoreError, Subject, Taken, Work};
+use crate::telemetry::instrument::Count;
+
+/// Parts of the map, each with its own lock.
+const PARTS: usize = 64;
+
+/// Keys whose demand a node measures. Others are decided by the store.
+const KEYS: usize = 262_144;
+
+/// The pause before a return is sent again that the store did not execute.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The leases of a node.
+#[derive(Debug)]
+pub struct Leases {
+    parts: Box<[Mutex<Part>]>,
+    generations: Arc<Generations>,
+    /// Each open lease has a receiver.
+    open: watch::Sender<()>,
+    /// Whether the node ends, so that it buys no more.
+    closed: AtomicBool,
+    pub counts: LeaseCounts,
+}
+
+type Part = HashMap<Fingerprint, Key, FingerprintState>;
+
+/// Units by their fate, from the start of the node.
+#[derive(Debug, Default)]
+pub struct LeaseCounts {
+    pub bought: Count,
+    pub spent: Count,
+    pub returned: Count,
+    /// Not spent, and not returned: they count until they leave the window.
+    pub lost: Count,
+}
+
+/// A key under a policy with leases.
+#[derive(Debug)]
+struct Key {
+    policy: Arc<Policy>,
+    demand: Demand,
+    /// The least units that remained in a quota by the last answer of the store.
+    remaining: u64,
+    lease: Option<Arc<OpenLease>>,
+    is_buying: bool,
+    /// Raised by each reset of the key here.
+    resets: u32,
+}
+
+/// A lease in hand.
+#[derive(Debug)]
+struct OpenLease {
+    hand: Hand,
+    receipt: Box<LeaseReceipt>,
+    /// The quotas right after the sale.
+    quotas: QuotaStates,
+    /// When its call was sent.
+    sent: LeaseInstant,
+    slot: u16,
+    /// [`Generations::owner`] before the sale.
+    owner: u32,
+    /// Units that were in hand when it ended.
+    rest: AtomicU64,
+    ended: Notify,
+}
+
+impl OpenLease {
+    /// Ends it at once. Its task returns the rest.
+    fn end(&self) {
+        self.rest.fetch_add(self.hand.end(), Ordering::SeqCst);
+        self.ended.notify_one();
+    }
+
+    /// The quotas with `left` units in hand, `age` us after the sale.
+    fn quotas_with(&self, left: u64, age: Micros) -> QuotaStates {
+        let mut quotas = self.quotas.clone();
+        for quota in &mut quotas {
+            quota.remaining += left;
+            quota.reset_after = quota.reset_after.saturating_sub(age);
+        }
+        quotas
+    }
+}
+
+/// How a check under a policy with leases is decided.
+pub(super) enum Asked {
+    /// From the lease in hand.
+    Paid(Decision),
+    /// By the store, which also sells so many units.
+    Buy(u64),
+    ByStore,
+}
+
+impl Leases {
+    pub(super) fn new(generations: Arc<Generations>) -> Self {
+        let parts = (0..PARTS).map(|_| Mutex::default()).collect();
+        Self {
+            parts,
+            generations,
+            open: watch::Sender::default(),
+            closed: AtomicBool::new(false),
+            counts: LeaseCounts::default(),
+        }
+    }
+
+    /// Number of leases in hand.
+    pub fn open(&self) -> usize {
+        self.open.receiver_count()
+    }
+
+    fn part(&self, key: Fingerprint) -> MutexGuard<'_, Part> {
+        lock(&self.parts[usize::from(key.slot()) % PARTS])
+    }
+
+    /// Asks for `cost` units of a key at `now` (us).
+    fn ask(&self, subject: &Subject, lease: Lease, cost: u64, (now, instant): (Micros, LeaseInstant)) -> Asked {
+        let mut part = self.part(subject.fingerprint);
+        let is_full = part.len() >= KEYS / PARTS;
+        let key = match part.get_mut(&subject.fingerprint) {
+            Some(key) => key,
+            None if is_full => return Asked::ByStore,
+            None => part.entry(subject.fingerprint).or_insert_with(|| Key::new(&subject.policy)),
+        };
+        key.follow(&subject.policy);
+        let demand = key.demand.add(lease.span, now, cost);
+        if let Some(open) = &key.lease {
+            let age = instant.since(open.sent);
+            if self.generations.owner(open.slot) != open.owner {
+                open.end();
+            } else if let Some(left) = open.hand.spend(cost, age) {
+                self.counts.spent.add(cost);
+                return Asked::Paid(Decision::by_lease(subject.policy.clone(), cost, open.quotas_with(left, age)));
+            } else if open.hand.is_open(age) {
+                return Asked::ByStore;
+            }
+            key.lease = None;
+        }
+        let may_buy = !key.is_buying && !self.closed.load(Ordering::Relaxed);
+        match lease.units(demand, key.remaining, cost).filter(|_| may_buy) {
+            Some(units) => {
+                key.is_buying = true;
+                Asked::Buy(units)
+            }
+            None => Asked::ByStore,
+        }
+    }
+
+    /// Changes a known key of the same policy.
+    fn change(&self, subject: &Subject, change: impl FnOnce(&mut Key)) {
+        let mut part = self.part(subject.fingerprint);
+        let known = part.get_mut(&subject.fingerprint);
+        if let Some(key) = known.filter(|key| Arc::ptr_eq(&key.policy, &subject.policy)) {
+            change(key);
+        }
+    }
+
+    /// Notes what remains in the quotas by an answer of the store.
+    pub(super) fn note_remaining(&self, subject: &Subject, taken: &Taken) {
+        let quotas = taken.ruling.verdicts.last().map(|verdict| &verdict.quotas);
+        let remaining = quotas.into_iter().flatten().map(|quota| quota.remaining).min().unwrap_or(0);
+        self.change(subject, |key| key.remaining = remaining);
+    }
+
+    /// Ends the lease of a key that is being reset, also one that is being bought.
+    pub(super) fn reset(&self, subject: &Subject) {
+        let mut part = self.part(subject.fingerprint);
+        if let Some(key) = part.get_mut(&subject.fingerprint) {
+            key.resets += 1;
+            key.lease.take().iter().for_each(|lease| lease.end());
+        }
+    }
+
+    /// Ends all leases.
+    pub(super) fn end_all(&self) {
+        for part in &self.parts {
+            lock(part).values_mut().filter_map(|key| key.lease.take()).for_each(|lease| lease.end());
+        }
+    }
+
+    /// Drops keys that nobody asked for lately; called periodically.
+    pub(super) fn sweep(&self, now: Micros) {
+        for part in &self.parts {
+            lock(part).retain(|_, key| {
+                let span = key.policy.options.lease.map_or(1, |lease| lease.span);
+                key.lease.is_some() || key.is_buying || !key.demand.is_over(span, now)
+            });
+        }
+    }
+}
+
+impl Key {
+    fn new(policy: &Arc<Policy>) -> Self {
+        let (demand, remaining, lease, is_buying, resets) = Default::default();
+        Self { policy: policy.clone(), demand, remaining, lease, is_buying, resets }
+    }
+
+    /// Ends what another policy has left.
+    fn follow(&mut self, policy: &Arc<Policy>) {
+        if !Arc::ptr_eq(&self.policy, policy) {
+            self.lease.take().iter().for_each(|lease| lease.end());
+            *self = Self { resets: self.resets + 1, ..Self::new(policy) };
+        }
+    }
+}
+
+fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
+    part.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    /// The leases of this node.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    /// Asks for the units of a plain check at `now` (us), if its policy leases.
+    pub(super) fn ask_lease(&self, resolved: &Resolved, check: &Check, now: Micros) -> Asked {
+        let subject = &resolved.subject;
+        let noted = check.meta.is_some() && subject.policy.keeps_metas();
+        match subject.policy.options.lease {
+            Some(lease) if check.cost > 0 && !noted && self.store.waits() => {
+                self.leases.ask(subject, lease, check.cost, (now, self.clock.instant()))
+            }
+            _ => Asked::ByStore,
+        }
+    }
+
+    /// Calls the store at the instant `sent`, us. The call also buys `units`, whatever becomes of
+    /// the caller.
+    pub(super) async fn call_store_and_buy(&self, call: StoreCall<'_>, units: u64, sent: Micros) -> Answers {
+        let StoreCall { subject, costs, metas, .. } = call;
+        let question = self.prefilter.question(self.store.slot(subject), sent);
+        let (tell, told) = oneshot::channel();
+        if let Some(engine) = self.this.upgrade() {
+            let costs = costs.iter().copied().chain([units]).collect();
+            tokio::spawn(buy(engine, subject.clone(), costs, metas.into(), tell));
+        }
+        let taken = within(&self.clock, call.left(sent), told).await;
+        let lost = || StoreError::Unknown("the task of a lease has ended".into());
+        let taken = taken.map_or(Err(StoreError::Timeout), |told| told.unwrap_or_else(|_| Err(lost())));
+        self.learn_or_fall_back(subject, || Work::Take(costs.into()), question, taken)
+    }
+
+    /// Buys no more, ends all leases, and waits until their units are returned.
+    pub async fn return_leases(&self) {
+        self.leases.closed.store(true, Ordering::Relaxed);
+        self.leases.end_all();
+        self.leases.open.closed().await;
+    }
+}
+
+/// Decides costs and buys the last one. Then holds the lease until its end.
+async fn buy(
+    engine: Arc<Engine>,
+    subject: Subject,
+    costs: SmallVec<[u64; 2]>,
+    metas: SmallVec<[Meta; 1]>,
+    tell: oneshot::Sender<Result<Taken, StoreError>>,
+) {
+    let (leases, policy) = (&engine.leases, subject.policy.clone());
+    let Some(lease) = policy.options.lease else { return };
+    let _open = leases.open.subscribe();
+    let (slot, hold) = (engine.store.slot(&subject), lease.hold(policy.timeout));
+    let (sent, owner) = (engine.clock.instant(), leases.generations.owner(slot));
+    let mut resets = None;
+    leases.change(&subject, |key| resets = Some(key.resets));
+    let work = Work::Lease { costs, hold };
+    // A reply after the hold could neither be spent nor returned.
+    let done = timeout(Duration::from_micros(hold), engine.store.run(&subject, work, &metas)).await;
+    let mut opened = None;
+    let taken = match done.unwrap_or(Err(StoreError::Timeout)) {
+        Ok(Done::Leased(mut taken, receipt)) => {
+            let units = taken.ruling.verdicts.pop();
+            leases.note_remaining(&subject, &taken);
+            if let (Some(receipt), Some(verdict)) = (receipt, units) {
+                // Units may come back, so no denial is final.
+                taken.tentative = true;
+                leases.counts.bought.add(receipt.charge.cost);
+                opened = Some(Arc::new(OpenLease {
+                    hand: Hand::new(receipt.charge.cost, lease.lasts(&policy, &verdict.quotas)),
+                    quotas: verdict.quotas,
+                    receipt,
+                    sent,
+                    slot,
+                    owner,
+                    rest: AtomicU64::new(0),
+                    ended: Notify::new(),
+                }));
+            }
+            Ok(taken)
+        }
+        Ok(_) => Err(StoreError::Unknown("the answer is to another question".into())),
+        Err(error) => Err(error),
+    };
+    let mut is_in_hand = false;
+    leases.change(&subject, |key| {
+        key.is_buying = false;
+        if resets == Some(key.resets) && !leases.closed.load(Ordering::Relaxed) {
+            key.lease.clone_from(&opened);
+            is_in_hand = opened.is_some();
+        }
+    });
+    // A caller that has left needs no answer.
+    let _ = tell.send(taken);
+    if let Some(open) = opened {
+        if is_in_hand {
+            engine.hold(&open, lease).await;
+        }
+        engine.return_rest(&subject, &open).await;
+    }
+}
+
+impl Engine {
+    /// Waits until the lease ends. A key that asks for nothing in half of that time has cooled
+    /// down.
+    async fn hold(&self, open: &OpenLease, lease: Lease) {
+        let half = Duration::from_micros(lease.span / 2);
+        let before = open.hand.left();
+        if timeout(half, open.ended.notified()).await.is_err() && open.hand.left() != before {
+            let age = self.clock.instant().since(open.sent);
+            let rest = Duration::from_micros(lease.span.saturating_sub(age));
+            let _ = timeout(rest, open.ended.notified()).await;
+        }
+    }
+
+    /// Returns the units that were not spent. It repeats only calls that the store certainly did
+    /// not execute.
+    async fn return_rest(&self, subject: &Subject, open: &OpenLease) {
+        open.end();
+        let units = open.rest.swap(0, Ordering::SeqCst);
+        if units == 0 {
+            return;
+        }
+        let mut receipt = open.receipt.clone();
+        receipt.charge.cost = units;
+        let until = self.clock.now() + micros(subject.policy.timeout);
+        let mut returned = 0;
+        while self.leases.generations.owner(open.slot) == open.owner {
+            let left = Duration::from_micros(until.saturating_sub(self.clock.now()));
+            match self.run_within(subject, Work::Return(receipt.clone()), &[], left).await {
+                Ok(Done::Refunded(taken, given)) => {
+                    returned = given.min(units);
+                    self.leases.note_remaining(subject, &taken);
+                }
+                Err(error) if error.is_unexecuted() && left > 2 * PAUSE => {
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+                _ => {}
+            }
+            break;
+        }
+        self.leases.counts.returned.add(returned);
+        self.leases.counts.lost.add(units - returned);
+    }
+}
