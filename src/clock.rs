@@ -127,7 +127,8 @@ impl LeaseInstant {
     /// How long ago `earlier` was, us. If the wall clock has run over a second ahead meanwhile, it
     /// decides: then the machine was paused without the other clock's notice.
     pub fn since(self, earlier: Self) -> Micros {
-        let (elapsed, wall) = (self.elapsed - earlier.elapsed.min(self.elapsed), self.wall.saturating_sub(earlier.wall));
+        let (elapsed, wall) =
+            (self.elapsed - earlier.elapsed.min(self.elapsed), self.wall.saturating_sub(earlier.wall));
         if wall > elapsed + APART { wall } else { elapsed }
     }
 }

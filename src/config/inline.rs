@@ -58,7 +58,8 @@ pub fn policy(policy: &Policy, quotas: Vec<Quota>) -> Policy {
     // No policy name may contain `~`. Limits of Envoy's requests count under their unit.
     let own = || format!("{}~{}", policy.name, &hash[..16]).into();
     let counters = policy.options.counters.clone().unwrap_or_else(own);
-    let options = Options { lists: None, candidate: None, lease: None, counters: Some(counters), ..policy.options.clone() };
+    let options =
+        Options { lists: None, candidate: None, lease: None, counters: Some(counters), ..policy.options.clone() };
     Policy { quotas, options, ..policy.clone() }
 }
 

@@ -26,11 +26,7 @@ use super::settings::{key, store};
 use super::zone;
 
 /// Reads the policy of `member`; `timeout` is the default, and `nodes` that of its lease.
-pub(super) fn policy(
-    member: &Member,
-    (timeout, nodes): (Duration, NonZeroU64),
-    faults: &mut Faults,
-) -> Option<Policy> {
+pub(super) fn policy(member: &Member, (timeout, nodes): (Duration, NonZeroU64), faults: &mut Faults) -> Option<Policy> {
     let name = name(member, faults);
     let section = Section::open(&member.node, &SHAPE, faults)?;
     let algorithm = section.read(&ALGORITHM, faults);

@@ -214,7 +214,7 @@ impl Leases {
         }
     }
 
-    /// Drops keys that nobody asked for lately; called periodically.
+    /// Drops keys without a check in the last two spans; called periodically.
     pub(super) fn sweep(&self, now: Micros) {
         for part in &self.parts {
             lock(part).retain(|_, key| {
@@ -341,8 +341,10 @@ async fn buy(
     let _ = tell.send(taken);
     if let Some(open) = opened {
         if is_in_hand {
-            engine.hold(&open, lease).await;
+            engine.hold(&open).await;
         }
+        open.end();
+        leases.change(&subject, |key| key.lease = key.lease.take().filter(|lease| !Arc::ptr_eq(lease, &open)));
         engine.return_rest(&subject, &open).await;
     }
 }
@@ -350,20 +352,21 @@ async fn buy(
 impl Engine {
     /// Waits until the lease ends. A key that asks for nothing in half of that time has cooled
     /// down.
-    async fn hold(&self, open: &OpenLease, lease: Lease) {
-        let half = Duration::from_micros(lease.span / 2);
-        let before = open.hand.left();
-        if timeout(half, open.ended.notified()).await.is_err() && open.hand.left() != before {
-            let age = self.clock.instant().since(open.sent);
-            let rest = Duration::from_micros(lease.span.saturating_sub(age));
-            let _ = timeout(rest, open.ended.notified()).await;
+    async fn hold(&self, open: &OpenLease) {
+        let (lasts, before) = (open.hand.lasts(), open.hand.left());
+        let wait = |until: Micros| {
+            let left = until.saturating_sub(self.clock.instant().since(open.sent));
+            timeout(Duration::from_micros(left), open.ended.notified())
+        };
+        if wait(lasts / 2).await.is_err() && open.hand.left() != before {
+            // At the end, its units are returned in any case.
+            let _ = wait(lasts).await;
         }
     }
 
     /// Returns the units that were not spent. It repeats only calls that the store certainly did
     /// not execute.
     async fn return_rest(&self, subject: &Subject, open: &OpenLease) {
-        open.end();
         let units = open.rest.swap(0, Ordering::SeqCst);
         if units == 0 {
             return;
@@ -389,5 +392,161 @@ impl Engine {
         }
         self.leases.counts.returned.add(returned);
         self.leases.counts.lost.add(units - returned);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::limit::key::Fingerprinter;
+    use crate::limit::policy::{Algorithm, Options};
+    use crate::limit::quota::{Quota, Rule};
+    use crate::limit::receipt::Receipt;
+    use crate::limit::time::MICROS_PER_SECOND;
+
+    const NOW: Micros = 1_790_000_000_000_000;
+    const SPAN: Micros = 500_000;
+
+    /// A node with a lease of 10 units for one key, and its clocks.
+    struct Hands {
+        leases: Leases,
+        generations: Arc<Generations>,
+        subject: Subject,
+        lease: Arc<OpenLease>,
+        elapsed: Arc<AtomicU64>,
+        wall: Arc<AtomicU64>,
+        clock: Clock,
+    }
+
+    impl Hands {
+        fn new() -> Self {
+            let [elapsed, wall] = [(); 2].map(|()| Arc::new(AtomicU64::new(NOW)));
+            let clock = Clock::manual_beside(elapsed.clone(), wall.clone());
+            let generations = Arc::new(Generations::default());
+            let leases = Leases::new(generations.clone());
+            let subject = subject();
+            let lease = Arc::new(OpenLease {
+                hand: Hand::new(10, SPAN),
+                receipt: Box::new(LeaseReceipt {
+                    charge: Receipt { at: NOW + SPAN, cost: 10, parts: None, entries: Vec::new() },
+                    made: NOW,
+                    until: NOW + 2 * SPAN,
+                }),
+                quotas: QuotaStates::new(),
+                sent: clock.instant(),
+                slot: 7,
+                owner: generations.owner(7),
+                rest: AtomicU64::new(0),
+                ended: Notify::new(),
+            });
+            let hands = Self { leases, generations, subject, lease, elapsed, wall, clock };
+            assert!(matches!(hands.ask(1), Asked::ByStore));
+            hands.leases.change(&hands.subject, |key| key.lease = Some(hands.lease.clone()));
+            hands
+        }
+
+        fn ask(&self, cost: u64) -> Asked {
+            let lease = self.subject.policy.options.lease.unwrap();
+            self.leases.ask(&self.subject, lease, cost, (self.clock.now(), self.clock.instant()))
+        }
+
+        fn is_paid(&self) -> bool {
+            matches!(self.ask(1), Asked::Paid(_))
+        }
+
+        fn rest(&self) -> u64 {
+            self.lease.rest.load(Ordering::SeqCst)
+        }
+    }
+
+    fn subject() -> Subject {
+        let limit = NonZeroU64::new(1_000).unwrap();
+        let quota = Quota { name: "1m".into(), limit, window: 60 * MICROS_PER_SECOND, rule: Rule::SlidingWindow };
+        let lease = Some(Lease { span: SPAN, nodes: NonZeroU64::MIN });
+        let policy = Policy::new("p", Algorithm::SlidingWindow, vec![quota], Duration::from_secs(1));
+        let policy = Policy { options: Options { lease, ..Options::default() }, ..policy };
+        let fingerprint = Fingerprinter::default().fingerprint("p", "k");
+        Subject { policy: Arc::new(policy), key: "k".into(), fingerprint }
+    }
+
+    #[test]
+    fn units_in_hand_pay_and_larger_costs_go_to_the_store() {
+        let hands = Hands::new();
+        assert!(matches!(hands.ask(11), Asked::ByStore));
+        assert!((0..10).all(|_| hands.is_paid()));
+        assert!(!hands.is_paid());
+        assert_eq!((hands.leases.counts.spent.total(), hands.rest()), (10, 0));
+    }
+
+    #[test]
+    fn lease_ends_with_its_time_by_either_clock() {
+        let ends = |elapsed: Micros, wall: Micros| {
+            let hands = Hands::new();
+            hands.elapsed.store(NOW + elapsed, Ordering::SeqCst);
+            hands.wall.store(NOW + wall, Ordering::SeqCst);
+            !hands.is_paid()
+        };
+        assert!(!ends(SPAN - 1, SPAN - 1) && ends(SPAN, SPAN));
+        // A wall clock that is set back or a little ahead has no effect.
+        assert!(!ends(1, 0) && !ends(1, MICROS_PER_SECOND));
+        // The host has paused the machine, or the wall clock was set ahead.
+        assert!(ends(1, MICROS_PER_SECOND + 2));
+    }
+
+    #[test]
+    fn moved_slot_changed_policy_and_reset_end_a_lease_at_once() {
+        let moved = Hands::new();
+        moved.generations.raise(7);
+        moved.generations.moved(8);
+        assert!(moved.is_paid());
+        moved.generations.moved(7);
+        assert!(!moved.is_paid());
+        assert_eq!(moved.rest(), 9);
+
+        let reset = Hands::new();
+        reset.leases.reset(&reset.subject);
+        assert!(!reset.is_paid());
+        assert_eq!(reset.rest(), 10);
+
+        let mut changed = Hands::new();
+        changed.subject.policy = Arc::new(Policy::clone(&changed.subject.policy));
+        assert!(!changed.is_paid());
+        assert_eq!(changed.rest(), 10);
+    }
+
+    #[test]
+    fn keys_are_bounded_and_idle_ones_are_dropped() {
+        let hands = Hands::new();
+        let keys = || hands.leases.parts.iter().map(|part| lock(part).len()).sum::<usize>();
+        hands.leases.change(&hands.subject, |key| key.lease = None);
+        let fingerprinter = Fingerprinter::default();
+        let lease = hands.subject.policy.options.lease.unwrap();
+        for number in 0..2 * KEYS {
+            let fingerprint = fingerprinter.fingerprint("p", &number.to_string());
+            let subject = Subject { fingerprint, ..hands.subject.clone() };
+            hands.leases.ask(&subject, lease, 1, (NOW, hands.clock.instant()));
+        }
+        assert_eq!(keys(), KEYS);
+        hands.leases.sweep(NOW + SPAN);
+        assert_eq!(keys(), KEYS);
+        hands.leases.sweep(NOW + 2 * SPAN);
+        assert_eq!(keys(), 0);
+    }
+
+    #[test]
+    fn one_call_buys_at_a_time() {
+        let hands = Hands::new();
+        hands.leases.change(&hands.subject, |key| {
+            (key.lease, key.remaining) = (None, 1_000);
+        });
+        let bought = |asked| matches!(asked, Asked::Buy(_));
+        let asked: Vec<bool> = (0..10).map(|_| bought(hands.ask(1))).collect();
+        assert_eq!(asked.iter().filter(|bought| **bought).count(), 1, "{asked:?}");
+        hands.leases.closed.store(true, Ordering::Relaxed);
+        hands.leases.change(&hands.subject, |key| key.is_buying = false);
+        assert!(!bought(hands.ask(1)));
     }
 }

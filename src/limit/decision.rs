@@ -225,16 +225,16 @@ pub(super) fn resets(policy: &Policy, states: &[State], now: Micros) -> impl Ite
     states.iter().zip(&policy.quotas).map(move |(state, quota)| state.reset_after(quota, now))
 }
 
-/// The ruling on `costs` of sliding windows at `now`, on top of the sums in `counted`. The sums
+/// The ruling on `costs` of sliding windows at `now`, recorded `ahead` us later, on top of the sums
+/// in `counted`. The sums
 /// suffice if every cost is admitted, none is a peek, and the largest would fit once more. Returns
 /// none if a cost is a peek or does not fit.
-pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]) -> Option<Ruling> {
+pub fn decide_roomy(policy: &Policy, counted: &[u64], (now, ahead): (Micros, Micros), costs: &[u64]) -> Option<Ruling> {
     let left = |(quota, counted): (&Quota, &u64)| Left {
         units: quota.limit.get().saturating_sub(*counted),
         charges: u64::MAX,
     };
     let mut room = Room(policy.quotas.iter().zip(counted).map(left).collect());
-    let ahead = policy.ahead();
     let admit = |&cost: &u64| {
         let allowed = room.admit(cost);
         let resets = policy.quotas.iter().map(|quota| ahead + reset_after_charge(Grid::new(quota.window), now + ahead));

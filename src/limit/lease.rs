@@ -102,6 +102,11 @@ impl Hand {
         age < self.lasts && self.left() > 0
     }
 
+    /// How long units may be spent after the call was sent, us.
+    pub fn lasts(&self) -> Micros {
+        self.lasts
+    }
+
     /// Units that are not spent.
     pub fn left(&self) -> u64 {
         self.left.load(Ordering::SeqCst)

@@ -79,7 +79,7 @@ impl State {
     /// instants.
     pub fn charge_ahead(&mut self, quota: &Quota, now: Micros, ahead: Micros, cost: u64) {
         match self {
-            Self::SlidingWindow(window) => window.charge(Grid::new(quota.window), now + ahead, cost),
+            Self::SlidingWindow(window) => window.charge_ahead(Grid::new(quota.window), now, ahead, cost),
             Self::FixedWindow(window) => window.charge(quota, now, cost),
             Self::TokenBucket(bucket) => bucket.charge(quota, now, cost),
             Self::SlidingLog(log) => log.charge(quota, now, ahead, cost),

@@ -76,10 +76,7 @@ impl Work {
 
     /// Whether it may charge.
     pub fn charges(&self) -> bool {
-        matches!(
-            self,
-            Self::Take(_) | Self::Drain(_) | Self::Once { .. } | Self::Reserve { .. } | Self::Lease { .. }
-        )
+        matches!(self, Self::Take(_) | Self::Drain(_) | Self::Once { .. } | Self::Reserve { .. } | Self::Lease { .. })
     }
 
     /// Whether it charges if everything fits. A list of zeros does not.

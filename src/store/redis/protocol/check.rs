@@ -104,7 +104,9 @@ fn done(call: &Call<'_>, time: Micros, values: &[Value]) -> Option<Done> {
         let (counted, state) = values.split_at_checked(policy.quotas.len())?;
         if state.is_empty() {
             let counted = counted.iter().map(unsigned).collect::<Option<SmallVec<[u64; 3]>>>()?;
-            let ruling = decide_roomy(policy, &counted, time, call.costs)?;
+            let records_ahead = ScriptId::of(policy, call.work).records_ahead();
+            let ahead = if records_ahead { policy.ahead() } else { 0 };
+            let ruling = decide_roomy(policy, &counted, (time, ahead), call.costs)?;
             return Some(charged(call, Taken { ruling, at: time, tentative: false }));
         }
         rest = state;

@@ -133,9 +133,7 @@ impl ScriptId {
             Work::Drain(_) => Task::Drain,
             Work::Once { over: Over::Deny, .. } => Task::Once,
             Work::Once { over: Over::Drain, .. } => Task::DrainOnce,
-            Work::GiveBack(_) | Work::Return(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => {
-                Task::TakeBack
-            }
+            Work::GiveBack(_) | Work::Return(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => Task::TakeBack,
             // A plain read of ticks has no script.
             Work::ReadLog(_) | Work::ReadTicks { .. } => Task::ReadLog,
         };
@@ -162,7 +160,8 @@ impl ScriptId {
         let Parts { state, noted, check, back, drain } = PARTS[self.algorithm as usize];
         let check = check.replace("-- decide\n", lua!("shared/decide.lua"));
         let kept = |section: &str| if self.records_ahead() { section.to_owned() } else { String::new() };
-        let check = &*replaced(&check, "ahead", kept);
+        let [check, drain] = [&*check, drain].map(|part| replaced(part, "ahead", kept));
+        let (check, drain) = (&*check, &*drain);
         let ahead = if self.takes_instant_apart() { lua!("reserve/ahead_head.lua") } else { "" };
         match self.task {
             Task::Check | Task::CheckAhead => {

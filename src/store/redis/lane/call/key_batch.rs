@@ -155,7 +155,9 @@ impl KeyBatch {
         let KeyRequest { policy, work, .. } = &self.requests[0];
         match work {
             Work::ReadLog(_) => log_entries(policy).clamp(1, PORTION),
-            Work::GiveBack(_) | Work::Return(_) | Work::Refund(_) | Work::RefundOnce(_) => (log_entries(policy) / MOVED).max(1),
+            Work::GiveBack(_) | Work::Return(_) | Work::Refund(_) | Work::RefundOnce(_) => {
+                (log_entries(policy) / MOVED).max(1)
+            }
             _ => {
                 let more = self.different.known.len().saturating_sub(1) * policy.quotas.len();
                 self.costs.len().max(more * SEARCH).max(1)

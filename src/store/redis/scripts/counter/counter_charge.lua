@@ -4,7 +4,7 @@
 if charged > 0 then
   local place = here
   -- ahead
-  place = here + (now % tick + ahead - (now + ahead) % tick) / tick
+  place = here + (now % tick + span - (now + span) % tick) / tick
   kept = kept + (place - here) * tick
   -- end ahead
   add(place, charged)

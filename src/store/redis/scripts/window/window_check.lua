@@ -46,14 +46,14 @@ local window
 for _ = 1, checks do
   local ends, cost, times
   -- ahead
-  local ahead
+  local span
   -- end ahead
   -- each
   local length_q, limit_q, kind_q
   -- end each
   ends,
   -- ahead
-    ahead,
+    span,
   -- end ahead
   -- each
     length_q, limit_q, kind_q,
@@ -72,7 +72,7 @@ for _ = 1, checks do
     local bucket_q = (now - now % length_q) / length_q
     local cut_q = bucket_q - 65
     -- ahead
-    bucket_q = (now + ahead - (now + ahead) % length_q) / length_q
+    bucket_q = (now + span - (now + span) % length_q) / length_q
     -- end ahead
     local format_q, width_q, modulus_q = '>I4', 4, 4294967296
     if kind_q % 2 == 1 then
