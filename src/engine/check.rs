@@ -11,7 +11,6 @@ use super::answer::{Answer, Answers, CheckError, attributes, only};
 use super::denials::Checked;
 use super::fallback::FallbackAnswer;
 use super::inline::OwnQuotas;
-use super::leases::Asked;
 use super::store_call::StoreCall;
 use super::{Decision, Door, Engine};
 use crate::config::Policies;
@@ -136,27 +135,6 @@ impl Engine {
             let denial = self.prefilter.denial(*fingerprint, policy, cost, now)?;
             Some(Decision::by_prefilter(policy.clone(), cost, denial))
         })
-    }
-
-    /// Decides a plain check at `now` (us) as [`Self::decide_locally`], or from a lease. Otherwise
-    /// the store decides, and sells these units.
-    pub(super) fn decide_without_store(
-        &self,
-        resolved: &Resolved,
-        check: &Check,
-        now: Micros,
-    ) -> Result<Decision, Option<u64>> {
-        if let Some(decision) = self.decide_locally(resolved, check.cost, now) {
-            return Ok(decision);
-        }
-        if resolved.subject.policy.options.lease.is_none() {
-            return Err(None);
-        }
-        match self.ask_lease(resolved, check, now) {
-            Asked::Paid(decision) => Ok(decision),
-            Asked::Buy(units) => Err(Some(units)),
-            Asked::ByStore => Err(None),
-        }
     }
 
     /// Applies shadow mode to an answer, and counts it for a check that began at `since` (us). The

@@ -212,7 +212,7 @@ pub fn policies_with_leases() -> impl Strategy<Value = Policy> {
 
 /// The policy at a node that does not know of leases yet, for some steps.
 pub fn at_node(mut policy: Policy, step: &Step) -> Policy {
-    if step.now % 4 == 0 {
+    if step.now.is_multiple_of(4) {
         policy.options.lease = None;
     }
     policy
