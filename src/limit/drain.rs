@@ -68,7 +68,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::decision::Wait;
+    use crate::limit::decision::{Wait, decide};
     use crate::limit::quota::{Anchor, Quota, Rate, Rule};
     use crate::limit::rate::Terms;
     use crate::limit::ticks::Ticks;

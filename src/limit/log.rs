@@ -281,7 +281,7 @@ mod tests {
         let quota = Quota { name: "1s".into(), limit: NonZeroU64::new(1_000_000).unwrap(), window: 1_000_000, rule };
         let charge = |log: &mut SlidingLog, number: u64| {
             // Three charges per instant.
-            log.charge(&quota, 1_000_000 + number / 3, 1);
+            log.charge(&quota, 1_000_000 + number / 3, 0, 1);
             log.note(&[Some(&format!("user-{number}").into())]);
         };
         let mut log = SlidingLog::default();
