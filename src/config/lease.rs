@@ -13,7 +13,9 @@ use crate::limit::lease::{AUTO, Lease, MOST};
 use crate::limit::lists::Lists;
 use crate::limit::policy::{Algorithm, Options, Policy};
 use crate::limit::quota::{MAX_WINDOW, Quota, Rule};
+use crate::limit::ticks::STEP_BACK;
 use crate::limit::time::{MICROS_PER_MILLI, Micros, span_text};
+use crate::limit::window::BUCKETS;
 
 /// A lease as written: its place, the span without `auto`, and the nodes.
 pub(super) struct LeaseSpec {
@@ -41,24 +43,29 @@ pub(super) fn spec(policy: &Section<'_>, nodes: NonZeroU64, faults: &mut Faults)
 impl LeaseSpec {
     /// Adds the lease to a policy and its overrides. Notes everything that does not go with one.
     pub(super) fn added_to(self, policy: Policy, faults: &mut Faults) -> Policy {
-        let overrides = policy.options.lists.iter().flat_map(|lists| lists.overrides.iter());
-        let all = overrides.map(|(_, (policy, _))| &**policy).chain([&policy]).flat_map(|policy| &policy.quotas);
-        let shortest = all.map(|quota| quota.window).min().unwrap_or(MAX_WINDOW);
-        let ticks = policy.ticks();
-        let ahead = ticks.map_or(MAX_WINDOW, |ticks| ticks.ahead() * ticks.length());
-        let (longest, auto) = ((shortest / MOST).min(ahead), (shortest / AUTO).min(ahead));
-        let span = self.span.unwrap_or(auto.max(MICROS_PER_MILLI));
+        let (shortest, ticks) = (shortest_window(&policy), policy.ticks());
+        // A new primary whose clock is behind still counts the charges ahead.
+        let ahead = ticks.map_or(MAX_WINDOW, |ticks| ticks.ahead() * ticks.length() - STEP_BACK);
+        let longest = whole_millis((shortest / MOST).min(ahead));
+        let span = self.span.unwrap_or_else(|| whole_millis(shortest / AUTO).min(ahead).max(MICROS_PER_MILLI));
         let mut refuse = |sentence: &str| faults.note(self.place, sentence);
-        if span > longest {
-            let why = if longest == ahead { "what counts ahead" } else { "an eighth of the shortest window" };
+        if longest == 0 {
+            let other = if ticks.is_some() { "another `tick`" } else { "a larger `burst`" };
+            refuse(&format!("no `span` is short enough for this policy: write {other}, or leave `lease` out"));
+        } else if span > longest {
+            let why = if longest == ahead {
+                "since a sliding counter counts only so far ahead"
+            } else {
+                "an eighth of the shortest window"
+            };
             let [span, longest] = [span, longest].map(span_text);
-            refuse(&format!("the `span` {span} is longer than {why}: write at most {longest}"));
+            refuse(&format!("a `span` of {span} is too long: write at most {longest}, {why}"));
         }
         if policy.options.inline {
-            refuse("`inline` does not go with `lease`: leave one of them out");
+            refuse("`lease` does not go with `inline`, since such checks have their own quotas: leave one of them out");
         }
         if ticks.is_some_and(|ticks| ticks.shared) {
-            refuse("`shared` does not go with `lease`: other programs do not count ahead");
+            refuse("`lease` does not go with `shared`, since other programs do not count ahead: leave one of them out");
         }
         let lease = Lease { span, nodes: self.nodes };
         self.leased(policy, lease, faults)
@@ -73,10 +80,10 @@ impl LeaseSpec {
                     None => faults.note(
                         self.place,
                         format!(
-                            "the quota `{}` refills its whole burst within the `span` {}: write a shorter `span`, or a \
-                             larger `burst`",
-                            quota.name,
-                            span_text(lease.span)
+                            "a `span` of {} leaves nothing of the burst of the quota `{}`: write a larger `burst`, or a \
+                             shorter `span`",
+                            span_text(lease.span),
+                            quota.name
                         ),
                     ),
                 }
@@ -101,19 +108,39 @@ fn with_less_burst(quota: &Quota, span: Micros) -> Option<Quota> {
     Quota::bucket(quota.name.clone(), rate, burst)
 }
 
+/// The shortest window of a policy and its overrides, us.
+fn shortest_window(policy: &Policy) -> Micros {
+    let overrides = policy.options.lists.iter().flat_map(|lists| lists.overrides.iter());
+    let all = overrides.map(|(_, (policy, _))| &**policy).chain([policy]).flat_map(|policy| &policy.quotas);
+    all.map(|quota| quota.window).min().unwrap_or(MAX_WINDOW)
+}
+
+/// The span in a form that a file can have, us.
+fn whole_millis(span: Micros) -> Micros {
+    span - span % MICROS_PER_MILLI
+}
+
 impl Policies {
     /// Advice on leases that leave much of a limit unused.
     pub(super) fn long_leases(&self) -> impl Iterator<Item = String> {
         self.by_name.values().filter_map(|policy| {
-            let (span, window) = (policy.options.lease?.span, policy.quotas.iter().map(|quota| quota.window).min()?);
-            let usable = 100 * window / (window + span);
-            (policy.algorithm != Algorithm::FixedWindow && span > window / AUTO).then(|| {
+            let (span, shortest) = (policy.options.lease?.span, shortest_window(policy));
+            // A charge counts for so long. A bucket's window without its lease was longer.
+            let (window, counted) = match policy.algorithm {
+                Algorithm::FixedWindow => return None,
+                Algorithm::TokenBucket => (shortest + span, shortest + span),
+                Algorithm::SlidingWindow => (shortest, shortest + shortest / BUCKETS + span),
+                Algorithm::SlidingLog | Algorithm::SlidingCounter => (shortest, shortest + span),
+            };
+            let advised = whole_millis(window / AUTO).max(MICROS_PER_MILLI);
+            (span > advised).then(|| {
                 format!(
-                    "policy `{}`: a `lease` of {} leaves about {usable} % of the limit usable. Write at most {}, a 64th of \
-                     the shortest window",
+                    "policy `{}`: a `lease` with a `span` of {} leaves {} % of the limit usable. Write at most {}, a 64th \
+                     of the shortest window",
                     policy.name,
                     span_text(span),
-                    span_text(window / AUTO)
+                    100 * shortest / counted,
+                    span_text(advised)
                 )
             })
         })

@@ -192,13 +192,13 @@ mod tests {
         };
         let start = 1_000 * SPAN;
         assert_eq!(last(&mut demand, start, 100), 100);
-        // The same rate stays the same demand.
+        // The same rate stays the same demand, to one unit.
         for halves in 2..20 {
             let demand = last(&mut demand, start + halves * SPAN / 2, 50);
             assert!(demand.abs_diff(100) <= 1, "{demand} after {halves}");
         }
-        assert!(!demand.is_over(SPAN, start + 11 * SPAN));
-        assert!(demand.is_over(SPAN, start + 12 * SPAN));
+        assert!(!demand.is_over(SPAN, start + 10 * SPAN));
+        assert!(demand.is_over(SPAN, start + 11 * SPAN));
         assert_eq!(demand.add(SPAN, start + 20 * SPAN, 7), 7);
     }
 }
