@@ -37,7 +37,7 @@ pub struct LeaseReceipt {
     pub charge: Receipt,
     /// When the store decided it, by its clock, us.
     pub made: Micros,
-    /// The last instant of a return, by the store's clock, us. The state is marked until then.
+    /// When the mark ends, by the store's clock, us. From then on no return is accepted.
     pub until: Micros,
 }
 

@@ -65,7 +65,7 @@ impl KeyState {
             (Work::Once { cost, over, .. }, Some(id)) => self.once(policy, id, (*cost, *over), metas, now),
             (Work::Lease { costs, hold }, _) => self.lease(policy, costs, metas, now, *hold),
             (Work::Return(lease), _) => {
-                let is_late = now > lease.until || self.is_forgotten(lease.made);
+                let is_late = now >= lease.until || self.is_forgotten(lease.made);
                 self.give_back(policy, now, (!is_late).then_some(&lease.charge))
             }
             (Work::GiveBack(receipt), _) => {

@@ -10,7 +10,7 @@
 --       ..., cost, 'cost'                     refunds from the oldest charge on
 --       ..., instant, cost, number and debt in each quota, quotas, 'charge'
 --                                             refunds exactly this charge
---       ..., as for 'charge', instant of the decision, last instant of a return, 'lease'
+--       ..., as for 'charge', instant of the decision, end of the mark, 'lease'
 --                                             refunds unspent units of a lease
 --       ..., name of each quota's counter, quotas, 'id'
 --                                             refunds the charge of the record, once
@@ -23,7 +23,7 @@ end
 
 local how, reset_key = argument(), table.remove(KEYS)
 local cost, made, life, record, record_key = 0, nil, nil, nil, nil
--- For a lease: when it was decided, and the last instant of a return.
+-- For a lease: when it was decided, and from when on no return is accepted.
 local decided, till
 local number, owed_then = {}, {}
 -- The list of a drain's record, and the units that each quota took.
