@@ -310,15 +310,15 @@ mod tests {
         generations: Arc<Generations>,
         subject: Subject,
         lease: Arc<OpenLease>,
-        elapsed: Arc<AtomicU64>,
+        boot: Arc<AtomicU64>,
         wall: Arc<AtomicU64>,
         clock: Clock,
     }
 
     impl Hands {
         fn new() -> Self {
-            let [elapsed, wall] = [(); 2].map(|()| Arc::new(AtomicU64::new(NOW)));
-            let clock = Clock::manual_beside(elapsed.clone(), wall.clone());
+            let [boot, wall] = [(); 2].map(|()| Arc::new(AtomicU64::new(NOW)));
+            let clock = Clock::manual_beside(boot.clone(), wall.clone());
             let generations = Arc::new(Generations::default());
             let leases = Leases::new(generations.clone());
             let subject = subject();
@@ -336,7 +336,7 @@ mod tests {
                 rest: AtomicU64::new(0),
                 ended: Notify::new(),
             });
-            let hands = Self { leases, generations, subject, lease, elapsed, wall, clock };
+            let hands = Self { leases, generations, subject, lease, boot, wall, clock };
             assert!(matches!(hands.ask(1), Asked::ByStore));
             hands.leases.change(&hands.subject, |key| key.lease = Some(hands.lease.clone()));
             hands
@@ -377,9 +377,9 @@ mod tests {
 
     #[test]
     fn lease_ends_with_its_time_by_either_clock() {
-        let ends = |elapsed: Micros, wall: Micros| {
+        let ends = |boot: Micros, wall: Micros| {
             let hands = Hands::new();
-            hands.elapsed.store(NOW + elapsed, Ordering::SeqCst);
+            hands.boot.store(NOW + boot, Ordering::SeqCst);
             hands.wall.store(NOW + wall, Ordering::SeqCst);
             !hands.is_paid()
         };
