@@ -81,6 +81,16 @@ impl Clock {
         now + self.followed.as_ref().map_or(0, |followed| followed.ahead.load(Ordering::SeqCst))
     }
 
+    /// An instant that no suspension of this machine can delay.
+    pub fn instant(&self) -> LeaseInstant {
+        match &self.source {
+            Source::System { .. } => LeaseInstant { elapsed: since_boot(), wall: unix_micros() },
+            Source::Manual { time, wall } => {
+                LeaseInstant { elapsed: time.load(Ordering::SeqCst), wall: wall.load(Ordering::SeqCst) }
+            }
+        }
+    }
+
     /// Moves this clock and its clones forward if the wall clock is over a second ahead. Returns
     /// the difference if it needs a report. Clocks that do not follow return `None`. Only one
     /// caller at a time may use it.
@@ -102,6 +112,32 @@ impl Clock {
             Source::Manual { wall, .. } => wall.load(Ordering::SeqCst),
         }
     }
+}
+
+/// An instant by which leases end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseInstant {
+    /// By a clock that runs on while the machine is suspended, us.
+    elapsed: Micros,
+    /// By the wall clock, us.
+    wall: Micros,
+}
+
+impl LeaseInstant {
+    /// How long ago `earlier` was, us. If the wall clock has run over a second ahead meanwhile, it
+    /// decides: then the machine was paused without the other clock's notice.
+    pub fn since(self, earlier: Self) -> Micros {
+        let (elapsed, wall) =
+            (self.elapsed - earlier.elapsed.min(self.elapsed), self.wall.saturating_sub(earlier.wall));
+        if wall > elapsed + APART { wall } else { elapsed }
+    }
+}
+
+/// Time since the machine's start, with the time in which it was suspended, us.
+fn since_boot() -> Micros {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    seconds * MICROS_PER_SECOND + u64::try_from(time.tv_nsec).unwrap_or_default() / 1000
 }
 
 /// The wall clock in us since the Unix epoch. People see it as load times, and clocks follow it.

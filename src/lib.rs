@@ -7,8 +7,8 @@
 //!
 //! # The path of a check
 //!
-//! Each step names its file or function. A known denial or a list decides the check early, which
-//! then continues at step 8. The answer reports the deciding step as its `source`.
+//! Each step names its file or function. A list, a known denial or a lease decides the check early,
+//! which then continues at step 8. The answer reports the deciding step as its `source`.
 //!
 //! ```text
 //! POST /v1/check
@@ -28,6 +28,7 @@
 //!     resolve                          policy by name, key normalised, fingerprint of both
 //!              limit/policy            a list decides, or an override         -> source: list
 //!  4. Filter   prefilter/mod           a known denial                         -> source: prefilter
+//!     Lease    engine/leases           units in hand, or how many to buy      -> source: lease
 //!  5. Call     engine/check            `call_store`, within the policy's timeout
 //!
 //!     Embedded store
@@ -62,7 +63,7 @@
 //!
 //! 1. **Never over.** In any interval as long as its window, the store admits at most the limit.
 //!    This holds by the shard's clock, while Redis keeps its data. [`limit::window`] gives the
-//!    reason.
+//!    reason. [`limit::lease`] has it for units that a node buys and spends later.
 //! 2. **Barely under.** A denial means that the last 65 buckets hold too much for this cost. They
 //!    span 65/64 of the window.
 //! 3. **All or nothing.** A check charges all quotas of its policy or none. A denial leaves no

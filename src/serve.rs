@@ -206,6 +206,7 @@ impl Server {
             join_all(open.into_iter().map(OpenConnections::end)).await;
             // Refunds the reservations of callers that have disconnected.
             node.engine.multi_checks_ended().await;
+            node.engine.return_leases().await;
         };
         if tokio::time::timeout(shutdown.timeout, finished).await.is_err() {
             tracing::warn!("what was under way was cut off at the end of the shutdown timeout");

@@ -55,6 +55,7 @@ const MODULES: &[(&str, &[&str])] = &[
         &[
             "limit",
             "clock::Clock",
+            "clock::LeaseInstant",
             "deadline",
             "timeouts",
             "config::Policies",

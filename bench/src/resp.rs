@@ -107,7 +107,7 @@ mod tests {
         let answers = b"*6\r\n:0\r\n:5\r\n:4\r\n:-1\r\n:9\r\n$5\r\nstore\r\n*6\r\n:1\r\n:5\r\n:0\r\n:7\r\n:9\r\n$9\r\nprefilter\r\n";
         assert_eq!((0..answers.len()).find_map(|end| length(&answers[..end], 2, &CHECK)), None);
         assert_eq!(length(answers, 2, &CHECK), Some(answers.len()));
-        assert_eq!(verdicts(answers, &CHECK), Ok(Verdicts { allowed: 1, denied: 1, by: [1, 1, 0, 0] }));
+        assert_eq!(verdicts(answers, &CHECK), Ok(Verdicts { allowed: 1, denied: 1, by: [1, 1, 0, 0, 0] }));
     }
 
     /// Its first number is 1 for an allowed call, where `TG.CHECK` has 0.

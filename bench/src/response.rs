@@ -113,7 +113,7 @@ mod tests {
     fn decisions_are_counted_by_verdict_and_source() {
         let body = br#"{"results":[{"allowed":true,"key":"\"allowed\":false","source":"store"},
             {"allowed":false,"source":"prefilter"},{"error":{"status":422}},{"allowed":true,"source":"new"}]}"#;
-        let expected = Verdicts { allowed: 2, denied: 1, by: [1, 1, 0, 0] };
+        let expected = Verdicts { allowed: 2, denied: 1, by: [1, 1, 0, 0, 0] };
         assert_eq!(verdicts(&TOLLGATE, 200, body), Ok(expected));
         assert_eq!(verdicts(&TOLLGATE, 200, b"{}"), Err(Failure::Malformed));
         assert_eq!(verdicts(&TOLLGATE, 200, br#"{"status":"UP"}"#), Err(Failure::Malformed));

@@ -1,7 +1,7 @@
 //! The decisions in the answer to a call, or the reason why it has none.
 
 /// The sources of decisions that answers name.
-pub(super) const SOURCES: [&str; 4] = ["store", "prefilter", "fallback", "list"];
+pub(super) const SOURCES: [&str; 5] = ["store", "prefilter", "fallback", "list", "lease"];
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Verdicts {

@@ -10,6 +10,7 @@ const (
 	SourcePrefilter Source = "prefilter"
 	SourceFallback  Source = "fallback"
 	SourceList      Source = "list"
+	SourceLease     Source = "lease"
 )
 
 // Reason is the reason of a decision. More values may follow.

@@ -125,6 +125,6 @@ impl Policies {
                 )
             })
         });
-        single_ticks.chain(self.idle_candidates())
+        single_ticks.chain(self.idle_candidates()).chain(self.long_leases())
     }
 }

@@ -58,13 +58,14 @@ pub fn policy(policy: &Policy, quotas: Vec<Quota>) -> Policy {
     // No policy name may contain `~`. Limits of Envoy's requests count under their unit.
     let own = || format!("{}~{}", policy.name, &hash[..16]).into();
     let counters = policy.options.counters.clone().unwrap_or_else(own);
-    let options = Options { lists: None, candidate: None, counters: Some(counters), ..policy.options.clone() };
+    let options =
+        Options { lists: None, candidate: None, lease: None, counters: Some(counters), ..policy.options.clone() };
     Policy { quotas, options, ..policy.clone() }
 }
 
 /// The token bucket of `policy` with other numbers. The counters are those of the policy.
 pub fn bucket(policy: &Policy, quota: Quota) -> Policy {
-    let options = Options { lists: None, candidate: None, ..policy.options.clone() };
+    let options = Options { lists: None, candidate: None, lease: None, ..policy.options.clone() };
     Policy { quotas: vec![quota], options, ..policy.clone() }
 }
 

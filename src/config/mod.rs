@@ -53,6 +53,8 @@ mod counter;
 
 mod candidate;
 
+mod lease;
+
 mod zone;
 
 mod lists;

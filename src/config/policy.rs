@@ -1,6 +1,6 @@
 //! One policy: its algorithm, quotas, keys and fallback.
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::candidate;
 use super::counter;
 use super::fault::Faults;
 use super::form::Form;
+use super::lease;
 use super::lists;
 use super::quota;
 use super::raw::{Member, Node};
@@ -24,8 +25,8 @@ use super::settings::policy::{ALGORITHM, ANCHOR, DURABILITY, INLINE, LOG_ENTRIES
 use super::settings::{key, store};
 use super::zone;
 
-/// Reads the policy of `member`; `timeout` is the default.
-pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) -> Option<Policy> {
+/// Reads the policy of `member`; `timeout` is the default, and `nodes` that of its lease.
+pub(super) fn policy(member: &Member, (timeout, nodes): (Duration, NonZeroU64), faults: &mut Faults) -> Option<Policy> {
     let name = name(member, faults);
     let section = Section::open(&member.node, &SHAPE, faults)?;
     let algorithm = section.read(&ALGORITHM, faults);
@@ -42,6 +43,7 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
     let timeout = section.read_or(&store::TIMEOUT, timeout, faults);
     let (shadow, inline) = (section.read(&SHADOW, faults), section.read(&INLINE, faults));
     let lists = lists::lists(&section, key_type.unwrap_or_default(), form, faults);
+    let lease = lease::spec(&section, nodes, faults);
     let candidate = candidate::quotas(&section, form, ticks, faults);
     let needs_zone = zone::is_needed(form, quotas.as_deref())
         || lists.as_ref().is_some_and(|lists| lists.needs_zone)
@@ -65,7 +67,11 @@ pub(super) fn policy(member: &Member, timeout: Duration, faults: &mut Faults) ->
     };
     let lists = lists.map(|lists| Arc::new(lists.build(&policy)));
     let candidate = candidate.map(|quotas| candidate::build(&policy, quotas));
-    Some(Policy { options: Options { lists, candidate, ..policy.options.clone() }, ..policy })
+    let policy = Policy { options: Options { lists, candidate, ..policy.options.clone() }, ..policy };
+    Some(match lease {
+        Some(lease) => lease.added_to(policy, faults),
+        None => policy,
+    })
 }
 
 fn name(member: &Member, faults: &mut Faults) -> Option<String> {

@@ -114,7 +114,7 @@ fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut F
     let shutdown = shutdown(&root, faults);
     let telemetry = telemetry(&root, faults);
     let timeout = store.as_ref().map_or(Duration::ZERO, |store| store.timeout);
-    let policies = policies(&root, timeout, resp.is_some_and(|resp| resp.is_some()), faults);
+    let policies = policies(&root, (timeout, expected_nodes), resp.is_some_and(|resp| resp.is_some()), faults);
     let context = Context { access: access.as_ref(), known: names(&root) };
     let envoy = envoy(&root, &context, files, faults);
     let (envoy, of_envoy) = envoy.map_or((None, None), |envoy| {
@@ -236,7 +236,13 @@ fn with_limits(mut policies: Policies, limits: BTreeMap<String, Arc<Policy>>) ->
 }
 
 /// The policies, still without their origin and time. `with_throttle`: Redis clients need theirs.
-fn policies(root: &Section<'_>, timeout: Duration, with_throttle: bool, faults: &mut Faults) -> Option<Policies> {
+fn policies(
+    root: &Section<'_>,
+    (timeout, nodes): (Duration, Option<NonZeroU64>),
+    with_throttle: bool,
+    faults: &mut Faults,
+) -> Option<Policies> {
+    let nodes = nodes.unwrap_or(NonZeroU64::MIN);
     let sentence = "`policies` is missing: write at least `policies: {default: {quotas: [1000 per 1s]}}`";
     let node = root.required("policies", sentence, faults)?;
     let Value::Mapping(members) = &node.value else {
@@ -246,7 +252,7 @@ fn policies(root: &Section<'_>, timeout: Duration, with_throttle: bool, faults: 
     if members.is_empty() {
         faults.note(node.place, "`policies` is empty: write at least `{default: {quotas: [1000 per 1s]}}`");
     }
-    let read: Vec<Option<Policy>> = members.iter().map(|member| policy(member, timeout, faults)).collect();
+    let read: Vec<Option<Policy>> = members.iter().map(|member| policy(member, (timeout, nodes), faults)).collect();
     let read: Option<Vec<Policy>> = read.into_iter().collect();
     let mut read = counter::with_shared_life(members, read?, faults);
     if with_throttle {

@@ -304,9 +304,20 @@ settings! {
         /// Quotas that decide in the shadow, for comparison only
         /// ([page](replay.md#candidates-compare-in-production)).
         CANDIDATE = "candidate": Own("`{quotas: [...]}`", "none");
+        /// Each node buys units and spends them in its memory ([page](leases.md)). Not with `inline`
+        /// or `shared`.
+        LEASE = "lease": Own("`{span: ..., nodes: ...}`", "none");
         /// `replica`: a check is allowed only after a replica acknowledges the charge. Without
         /// Redis no replica exists: the node warns at the start, and allows without one.
         DURABILITY = "durability": Choice<Durability>(Durability::WORDS, Durability::Primary);
+    }
+
+    lease("", " of a lease", "{span: auto}") {
+        /// How long a node may spend the units that it buys. A sliding counter permits as long as
+        /// it counts ahead: 750ms for ticks of `1s`.
+        SPAN = "span": Own("`auto`, or a duration from 1ms to an eighth of the shortest window", "`auto`: a 64th of the shortest window");
+        /// Nodes that share what may be bought. Without it `fallback.expected_nodes`.
+        NODES = "nodes": Integer(1..=10_000, 1);
     }
 
     window("", " of a quota", "{name: burst, limit: 20, per: 1s}") rejects bucket::RATE, bucket::BURST {

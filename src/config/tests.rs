@@ -9,8 +9,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::limit::calendar::{Calendar, Unit};
 use crate::limit::key::KeyType;
-use crate::limit::policy::OnStoreFailure;
+use crate::limit::lease::Lease;
+use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::quota::{Anchor, Rule};
+use crate::limit::time::MICROS_PER_MILLI;
 
 const EXAMPLE: &str = include_str!("../../tollgate.example.yaml");
 
@@ -323,14 +325,52 @@ fn version_depends_on_policies_not_their_spelling() {
         "a: {quotas: [5 per 60s], shadow: true}",
         "a: {quotas: [5 per 60s], inline: true}",
         "a: {quotas: [5 per 60s], deny: {keys: [mallory]}}",
+        "a: {quotas: [5 per 60s], lease: {}}",
     ];
     let bounded = |most: u32| {
         version(&format!("policies: {{p: {{algorithm: sliding-log, max_entries: {most}, quotas: [5 per 60s]}}}}"))
     };
     assert_ne!(bounded(10), bounded(11));
+    let leased = |lease: &str| version(&format!("policies: {{p: {{quotas: [5 per 60s], lease: {{{lease}}}}}}}"));
+    assert!(leased("") == leased("span: 937ms, nodes: 1") && leased("") != leased("span: 936ms"));
+    assert_ne!(leased(""), leased("nodes: 2"));
     for policy in changed {
         assert_ne!(plain, version(&format!("policies:\n  {policy}\n  b: {{quotas: [1 per 1s]}}")), "{policy}");
     }
+}
+
+#[test]
+fn lease_defaults_to_a_64th_of_the_window_and_the_expected_nodes() {
+    let lease = |text: &str| {
+        let lease = loaded(text).policies.by_name["p"].options.lease;
+        lease.map(|Lease { span, nodes }| (span / MICROS_PER_MILLI, nodes.get()))
+    };
+    let two = |policy: &str| lease(&format!("fallback: {{expected_nodes: 2}}\npolicies: {{p: {{{policy}}}}}"));
+    let counter = |more: &str| two(&format!("algorithm: sliding-counter, quotas: [5 per 120s], {more}"));
+    assert_eq!(two("quotas: [5 per 64s]"), None);
+    assert_eq!(lease("policies: {p: {quotas: [5 per 64s], lease: {}}}"), Some((1000, 1)));
+    assert_eq!(two("quotas: [5 per 64s, 9 per 128s], lease: {span: auto}"), Some((1000, 2)));
+    assert_eq!(two("quotas: [5 per 64s], lease: {span: 8s, nodes: 3}"), Some((8000, 3)));
+    // A file has whole ms.
+    assert_eq!(two("quotas: [5 per 1s], lease: {}"), Some((15, 2)));
+    assert_eq!(
+        two("quotas: [5 per 1h], overrides: [{match: {key: k}, quotas: [5 per 64s]}], lease: {}"),
+        Some((1000, 2))
+    );
+    // It ends before the ticks that count ahead, by the 250 ms of a clock that is behind.
+    assert_eq!([counter("lease: {}"), counter("tick: 1500ms, lease: {}")], [Some((750, 2)), Some((1250, 2))]);
+}
+
+#[test]
+fn lease_reduces_each_burst_by_what_refills_in_its_span() {
+    let config = loaded(
+        "policies: {p: {algorithm: token-bucket, quotas: [{rate: 10 per 1s, burst: 20}], lease: {span: 101ms},
+         overrides: [{match: {key: k}, quotas: [{rate: 100 per 1s, burst: 200}]}]}}",
+    );
+    let policy = &config.policies.by_name["p"];
+    let of = |policy: &Policy| (policy.quotas[0].limit.get(), policy.options.lease.is_some());
+    let (special, _) = policy.options.lists.as_ref().unwrap().overrides.iter().next().unwrap().1;
+    assert_eq!([of(policy), of(special)], [(18, true), (189, true)]);
 }
 
 #[test]

@@ -38,13 +38,16 @@ fn canonical(policy: &Policy) -> String {
 /// The optional settings; empty without any. The line and the order of list entries do not matter.
 fn optional_settings(options: &Options) -> String {
     // A zone is written only if a quota depends on it, and that quota includes it.
-    let Options { durability, shadow, inline, zone: _, lists, candidate, counters: _ } = options;
+    let Options { durability, shadow, inline, zone: _, lists, candidate, lease, counters: _ } = options;
     let replica = *durability == Durability::Replica;
     let set = [(replica, " replica"), (*shadow, " shadow"), (*inline, " inline")];
     let mut text: String = set.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
     if let Some(candidate) = candidate {
         text += " candidate";
         text.extend(candidate.quotas.iter().map(quota));
+    }
+    if let Some(lease) = lease {
+        text += &format!(" lease {}/{}", lease.span, lease.nodes);
     }
     let Some(lists) = lists else { return text };
     let listed = |name, list: &Matches<Line>| entries(list.iter().map(|(pattern, _)| format!(" {name} {pattern:?}")));

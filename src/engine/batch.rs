@@ -45,7 +45,7 @@ impl Engine {
         let (mut singles, mut others) = (Vec::with_capacity(checks.len()), Vec::new());
         for of_key in by_key(&resolved, checks) {
             match of_key[..] {
-                [single] if !is_recorded && single.check.is_plain() => singles.push(single),
+                [single] if !is_recorded && single.is_simple() => singles.push(single),
                 _ => others.push(of_key),
             }
         }
@@ -143,6 +143,11 @@ impl Engine {
 }
 
 impl Placed<'_> {
+    /// Whether a call of several keys may decide it. A lease is bought by a call of its own.
+    fn is_simple(&self) -> bool {
+        self.check.is_plain() && self.resolved.subject.policy.options.lease.is_none()
+    }
+
     fn timeout(&self) -> Duration {
         self.resolved.timeout()
     }

@@ -107,12 +107,13 @@ impl Engine {
     /// Nearly all checks come here, and lists of one element cost as much as a known denial.
     async fn check_without_id(&self, resolved: &Resolved, check: &Check) -> Answer {
         let (subject, now) = (&resolved.subject, self.clock.now());
-        let answer = match self.decide_locally(resolved, check.cost, now) {
-            Some(decision) => Ok(decision),
-            None => {
+        let answer = match self.decide_without_store(resolved, check, now) {
+            Ok(decision) => Ok(decision),
+            Err(units) => {
                 let metas = metas(subject, std::iter::once(check));
                 let until = now + micros(resolved.timeout());
-                only(self.call_store(StoreCall { subject, costs: &[check.cost], metas: &metas, until }, now).await)
+                let call = StoreCall { subject, costs: &[check.cost], metas: &metas, units, until };
+                only(self.call_store(call, now).await)
             }
         };
         self.finish(resolved, answer, now)
@@ -221,6 +222,9 @@ impl Engine {
 
     /// Calls the store at the instant `sent`, us.
     pub(super) async fn call_store(&self, call: StoreCall<'_>, sent: Micros) -> Answers {
+        if let Some(units) = call.units {
+            return Box::pin(self.call_store_and_buy(call, units, sent)).await;
+        }
         let StoreCall { subject, costs, metas, .. } = call;
         let question = self.prefilter.question(self.store.slot(subject), sent);
         let taken = within(&self.clock, call.left(sent), self.store.charge(subject, costs, metas)).await;
@@ -242,6 +246,9 @@ impl Engine {
     ) -> Answers {
         match taken {
             Ok(taken) => {
+                if subject.policy.options.lease.is_some() {
+                    self.leases.note_remaining(subject, &taken);
+                }
                 self.prefilter.learn(subject.fingerprint, &subject.policy, question, &taken, self.clock.now());
                 let decision = |verdict| Ok(Decision::by_store(subject.policy.clone(), verdict));
                 taken.ruling.verdicts.into_iter().map(decision).collect()

@@ -155,7 +155,7 @@ impl Decision {
     /// Whether counters decided: the store's, a known denial, or this node's share.
     fn is_by_counters(&self) -> bool {
         match self.source {
-            Source::Store | Source::Prefilter => true,
+            Source::Store | Source::Prefilter | Source::Lease => true,
             Source::Fallback => self.fallback.is_some_and(|fallback| fallback.mode == OnStoreFailure::Local),
             Source::List => false,
         }
@@ -177,6 +177,13 @@ impl Decision {
                 self.bind(least);
             }
         }
+    }
+
+    /// An allowed cost, paid from a lease. The quotas are those after the lease was bought, and
+    /// include its unspent units.
+    pub fn by_lease(policy: Arc<Policy>, cost: u64, quotas: QuotaStates) -> Self {
+        let verdict = Verdict::of_charge(cost, quotas);
+        Self { source: Source::Lease, ..Self::by_store(policy, verdict) }
     }
 
     /// A known denial of the pre-filter.
@@ -223,6 +230,8 @@ named! {
         Prefilter = "prefilter",
         Fallback = "fallback",
         List = "list",
+        /// Units that this node bought before.
+        Lease = "lease",
     }
 }
 

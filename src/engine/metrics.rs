@@ -2,7 +2,7 @@
 
 #![expect(clippy::cast_precision_loss, reason = "sizes, ages and offsets in us are far below 2^53")]
 
-use super::{Comparison, Engine};
+use super::{Comparison, Engine, LeaseCounts};
 use crate::store::{MemoryStore, ShardReading};
 use crate::telemetry::instrument::MICROS;
 use crate::telemetry::metrics::{Labels, Metrics, single};
@@ -19,6 +19,7 @@ impl Engine {
         };
         self.read_checks(&mut metrics);
         self.read_candidates(&mut metrics);
+        self.read_leases(&mut metrics);
         self.read_store(&mut metrics);
         self.read_embedded(&mut metrics);
         metrics
@@ -84,6 +85,17 @@ impl Engine {
                 let verdict = ("verdict", comparison.name().to_owned());
                 (vec![("policy", name.clone()), verdict], tally.count(comparison))
             }));
+        }
+    }
+
+    fn read_leases(&self, metrics: &mut Metrics) {
+        let LeaseCounts { bought, spent, returned, lost } = &self.leases.counts;
+        let fates = [("bought", bought), ("spent", spent), ("returned", returned), ("lost", lost)];
+        let fates = fates.map(|(fate, units)| (labels("fate", fate), units.total()));
+        let is_leased = self.policies().by_name.values().any(|policy| policy.options.lease.is_some());
+        if is_leased || fates.iter().any(|(_, units)| *units > 0) {
+            metrics.leases_open = single(self.leases.open() as f64);
+            metrics.lease_units = fates.into();
         }
     }
 

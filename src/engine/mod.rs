@@ -8,6 +8,7 @@
 //!
 //! resolve            policy and key     check.rs
 //! decide_locally     list, pre-filter   check.rs
+//! ask_lease          units in hand      leases.rs
 //! call_store         and learn          check.rs
 //! fall_back          on_store_failure   check.rs, fallback.rs
 //! ```
@@ -39,6 +40,8 @@ mod batch;
 mod multi_check;
 
 mod refunds;
+
+mod leases;
 
 mod candidates;
 
@@ -77,6 +80,7 @@ pub use decision::{Binding, Cause, Decision, Fallback, Reason, Source};
 pub use door::Door;
 pub use history::Usage;
 pub use inline::OwnQuotas;
+pub use leases::{LeaseCounts, Leases};
 pub use multi_check::{MultiCheck, RejectedCheck};
 pub use refunds::{Refund, RefundResult};
 pub use reload_policies::Changes;
@@ -98,6 +102,7 @@ pub struct Engine {
     store: Store,
     fallback: FallbackStore,
     candidates: Candidates,
+    leases: Leases,
     /// Turns to read the history of a log.
     histories: Arc<Semaphore>,
     /// Running multi-key calls. Each has a receiver.
@@ -122,6 +127,7 @@ impl Engine {
         tally.know(running.policies.by_name.keys().map(String::as_str));
         let engine = Arc::new_cyclic(|this| Self {
             candidates: Candidates::new(&store, &prefilter),
+            leases: Leases::new(prefilter.generations()),
             running: ArcSwap::from_pointee(running),
             inline: InlinePolicies::default(),
             fingerprinter: Fingerprinter::default(),
@@ -181,5 +187,6 @@ impl Engine {
         self.prefilter.sweep(self.clock.now());
         self.fallback.memory.sweep();
         self.candidates.sweep(self.clock.now());
+        self.leases.sweep(self.clock.now());
     }
 }

@@ -190,7 +190,7 @@ impl Call {
             }
             let now = self.engine.clock.now();
             let until = now + micros(part.resolved.timeout());
-            let call = StoreCall { subject, costs: std::slice::from_ref(cost), metas, until };
+            let call = StoreCall { subject, costs: std::slice::from_ref(cost), metas, units: None, until };
             only(self.engine.call_store(call, now).await).map(Decision::shadowed)
         };
         part.traced(deciding, |decision| decision).await

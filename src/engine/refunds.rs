@@ -77,7 +77,14 @@ impl Engine {
         let resolved = self.resolve_counted(policy, key, door)?;
         let (Resolved { subject, .. }, since) = (&resolved, self.clock.now());
         let is_reset = work == Work::Reset;
+        if is_reset {
+            self.leases.reset(subject);
+        }
         let mut result = self.refund_within(subject, work, subject.policy.timeout).await;
+        if is_reset {
+            // Also one that was bought meanwhile.
+            self.leases.reset(subject);
+        }
         match &mut result {
             Ok(RefundResult { decision, refunded }) => {
                 self.refund_candidate(subject, (!is_reset).then_some(*refunded));

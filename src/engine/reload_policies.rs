@@ -27,6 +27,9 @@ impl Engine {
         self.store.set_response_timeout(timeouts::response_timeout(policies.longest_timeout()));
         self.tally.know(policies.by_name.keys().map(String::as_str));
         self.running.store(Arc::new(next));
+        if changes != Changes::default() {
+            self.leases.end_all();
+        }
         self.divide_stores();
         self.tally.drop_gone(|name| policies.by_name.contains_key(name));
         self.inline

@@ -58,13 +58,20 @@ impl Engine {
     /// since such a decision charges nothing.
     async fn decide_run(&self, resolved: &Resolved, run: &[&Check], until: Micros, now: Micros) -> Answers {
         let subject = &resolved.subject;
-        let mut answers: SmallVec<[Option<Answer>; 1]> =
-            run.iter().map(|check| self.decide_locally(resolved, check.cost, now).map(Ok)).collect();
+        let mut units = None;
+        let decide = |check: &&Check| match self.decide_without_store(resolved, check, now) {
+            Ok(decision) => Some(Ok(decision)),
+            Err(wanted) => {
+                units = units.or(wanted);
+                None
+            }
+        };
+        let mut answers: SmallVec<[Option<Answer>; 1]> = run.iter().map(decide).collect();
         let open: SmallVec<[&Check; 1]> =
             run.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(check, _)| *check).collect();
         if !open.is_empty() {
             let (costs, metas) = (costs(&open), metas(subject, open.iter().copied()));
-            let call = StoreCall { subject, costs: &costs, metas: &metas, until };
+            let call = StoreCall { subject, costs: &costs, metas: &metas, units, until };
             let decided = self.call_store_in_parts(call, now).await;
             let unanswered = answers.iter_mut().filter(|answer| answer.is_none());
             unanswered.zip(decided).for_each(|(answer, decided)| *answer = Some(decided));

@@ -13,6 +13,8 @@ pub(super) struct StoreCall<'a> {
     pub(super) costs: &'a [u64],
     /// As for [`crate::store::Store::charge`].
     pub(super) metas: &'a [Meta],
+    /// Units that the first call buys.
+    pub(super) units: Option<u64>,
     /// The deadline for answers, us.
     pub(super) until: Micros,
 }
@@ -22,7 +24,10 @@ impl StoreCall<'_> {
     pub(super) fn split_at(self, costs: usize) -> (Self, Self) {
         let (first, rest) = self.costs.split_at(costs);
         let (noted, not_yet) = self.metas.split_at(costs.min(self.metas.len()));
-        (Self { costs: first, metas: noted, ..self }, Self { costs: rest, metas: not_yet, ..self })
+        (
+            Self { costs: first, metas: noted, ..self },
+            Self { costs: rest, metas: not_yet, units: None, ..self },
+        )
     }
 
     /// The time left at `now` (us).

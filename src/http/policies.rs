@@ -10,6 +10,7 @@ use super::problem::{Problem, panicked, write_fault};
 use super::request::query;
 use crate::config::Policies;
 use crate::limit::key::KeyType;
+use crate::limit::lease::Lease;
 use crate::limit::log::max_entries;
 use crate::limit::matches::Counts;
 use crate::limit::policy::{Durability, Policy};
@@ -66,6 +67,12 @@ fn write_policy(object: &mut Object<'_>, policy: &Policy) {
     object.word("on_store_failure", policy.on_store_failure.name());
     let durability = Some(policy.options.durability).filter(|durability| *durability != Durability::default());
     object.given("durability", durability.map(Durability::name));
+    if let Some(Lease { span, nodes }) = policy.options.lease {
+        object.object("lease", |object| {
+            object.number("span_ms", millis_up(span));
+            object.number("nodes", nodes.get());
+        });
+    }
     object.value("timeout_ms", &policy.timeout.as_millis());
     object.bool("shadow", policy.options.shadow);
     object.bool("inline", policy.options.inline);

@@ -168,13 +168,23 @@ impl Room {
 ///
 /// This function is a store's whole decision. The Redis scripts apply the same arithmetic.
 pub fn decide(policy: &Policy, states: &mut [State], now: Micros, costs: &[u64]) -> Ruling {
+    decide_ahead(policy, states, (now, policy.ahead()), costs)
+}
+
+/// The same at `now`, with charges recorded `ahead` us later.
+pub(super) fn decide_ahead(
+    policy: &Policy,
+    states: &mut [State],
+    (now, ahead): (Micros, Micros),
+    costs: &[u64],
+) -> Ruling {
     let quotas = &policy.quotas;
     let mut room = Room::of(policy, states, now);
     let mut verdicts: Vec<Verdict> = Vec::with_capacity(costs.len());
     for &cost in costs {
         let allowed = room.admit(cost);
         if allowed && cost > 0 {
-            states.iter_mut().zip(quotas).for_each(|(state, quota)| state.charge(quota, now, cost));
+            states.iter_mut().zip(quotas).for_each(|(state, quota)| state.charge_ahead(quota, now, ahead, cost));
         }
         verdicts.push(verdict(&room, cost, allowed, resets(policy, states, now)));
     }
@@ -215,10 +225,11 @@ pub(super) fn resets(policy: &Policy, states: &[State], now: Micros) -> impl Ite
     states.iter().zip(&policy.quotas).map(move |(state, quota)| state.reset_after(quota, now))
 }
 
-/// The ruling on `costs` of sliding windows at `now`, on top of the sums in `counted`. The sums
+/// The ruling on `costs` of sliding windows at `now`, recorded `ahead` us later, on top of the sums
+/// in `counted`. The sums
 /// suffice if every cost is admitted, none is a peek, and the largest would fit once more. Returns
 /// none if a cost is a peek or does not fit.
-pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]) -> Option<Ruling> {
+pub fn decide_roomy(policy: &Policy, counted: &[u64], (now, ahead): (Micros, Micros), costs: &[u64]) -> Option<Ruling> {
     let left = |(quota, counted): (&Quota, &u64)| Left {
         units: quota.limit.get().saturating_sub(*counted),
         charges: u64::MAX,
@@ -226,7 +237,7 @@ pub fn decide_roomy(policy: &Policy, counted: &[u64], now: Micros, costs: &[u64]
     let mut room = Room(policy.quotas.iter().zip(counted).map(left).collect());
     let admit = |&cost: &u64| {
         let allowed = room.admit(cost);
-        let resets = policy.quotas.iter().map(|quota| reset_after_charge(Grid::new(quota.window), now));
+        let resets = policy.quotas.iter().map(|quota| ahead + reset_after_charge(Grid::new(quota.window), now + ahead));
         (allowed && cost > 0).then(|| verdict(&room, cost, allowed, resets))
     };
     Some(Ruling { verdicts: costs.iter().map(admit).collect::<Option<_>>()?, closed: None })

@@ -33,10 +33,10 @@ impl LogDigest {
         max_entries(quota).saturating_sub(self.entries)
     }
 
-    pub fn charge(&mut self, now: Micros, cost: u64) {
+    pub fn charge(&mut self, at: Micros, cost: u64) {
         self.counted += cost;
         self.entries += 1;
-        self.latest = self.latest.max(now);
+        self.latest = self.latest.max(at);
     }
 
     /// Instant recorded for the latest charge, us.

@@ -7,7 +7,7 @@
 
 use smallvec::smallvec;
 
-use super::decision::{Room, Ruling, decide, resets, ruling, verdict};
+use super::decision::{Room, Ruling, decide_ahead, resets, ruling, verdict};
 use super::policy::{Algorithm, Policy};
 use super::receipt::Parts;
 use super::state::State;
@@ -28,7 +28,7 @@ named! {
 /// Charges `cost` if it fits, or else to each quota as much of it as fits there. The waits are
 /// those of a denial right after the charge.
 pub fn drain(policy: &Policy, states: &mut [State], now: Micros, cost: u64) -> Ruling {
-    let mut decided = decide(policy, states, now, &[cost]);
+    let mut decided = decide_ahead(policy, states, (now, 0), &[cost]);
     let mut parts: Parts = smallvec![cost; states.len()];
     if decided.verdicts.iter().any(|verdict| !verdict.allowed) {
         parts = parts_of(policy, states, now, cost);
@@ -68,7 +68,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::limit::decision::Wait;
+    use crate::limit::decision::{Wait, decide};
     use crate::limit::quota::{Anchor, Quota, Rate, Rule};
     use crate::limit::rate::Terms;
     use crate::limit::ticks::Ticks;

@@ -62,10 +62,11 @@ impl SlidingLog {
         max_entries(quota).saturating_sub(self.live(quota, now))
     }
 
-    /// Appends an admitted cost, and drops entries that can no longer count.
-    pub fn charge(&mut self, quota: &Quota, now: Micros, cost: u64) {
+    /// Appends an admitted cost, recorded `ahead` us after `now`. Drops entries that can no longer
+    /// count.
+    pub fn charge(&mut self, quota: &Quota, now: Micros, ahead: Micros, cost: u64) {
         self.forget(quota, now);
-        let at = now.max(self.entries.back().map_or(0, |entry| entry.at));
+        let at = (now + ahead).max(self.entries.back().map_or(0, |entry| entry.at));
         let sum = self.entries.back().map_or(self.before, |entry| entry.sum).wrapping_add(cost);
         self.entries.push_back(Entry { at, sum });
     }
@@ -280,7 +281,7 @@ mod tests {
         let quota = Quota { name: "1s".into(), limit: NonZeroU64::new(1_000_000).unwrap(), window: 1_000_000, rule };
         let charge = |log: &mut SlidingLog, number: u64| {
             // Three charges per instant.
-            log.charge(&quota, 1_000_000 + number / 3, 1);
+            log.charge(&quota, 1_000_000 + number / 3, 0, 1);
             log.note(&[Some(&format!("user-{number}").into())]);
         };
         let mut log = SlidingLog::default();

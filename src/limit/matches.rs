@@ -105,13 +105,13 @@ impl<T> Matches<T> {
     }
 
     /// The same patterns with other values.
-    pub fn map<U>(self, change: impl Fn(T) -> U) -> Matches<U> {
+    pub fn map<U>(self, mut change: impl FnMut(T) -> U) -> Matches<U> {
         let Self { keys, prefixes, networks, all } = self;
         Matches {
-            keys: changed(keys, &change),
-            prefixes: prefixes.into_iter().map(|(length, texts)| (length, changed(texts, &change))).collect(),
+            keys: changed(keys, &mut change),
+            prefixes: prefixes.into_iter().map(|(length, texts)| (length, changed(texts, &mut change))).collect(),
             networks: networks.map(|family| {
-                family.into_iter().map(|(length, networks)| (length, changed(networks, &change))).collect()
+                family.into_iter().map(|(length, networks)| (length, changed(networks, &mut change))).collect()
             }),
             all: all.map(change),
         }
@@ -127,7 +127,7 @@ impl<T> Matches<T> {
     }
 }
 
-fn changed<K: Eq + Hash, T, U>(entries: HashMap<K, T>, change: impl Fn(T) -> U) -> HashMap<K, U> {
+fn changed<K: Eq + Hash, T, U>(entries: HashMap<K, T>, mut change: impl FnMut(T) -> U) -> HashMap<K, U> {
     entries.into_iter().map(|(pattern, value)| (pattern, change(value))).collect()
 }
 

@@ -15,6 +15,8 @@ pub mod address;
 
 pub mod key;
 
+pub mod lease;
+
 pub mod policy;
 
 pub mod network;

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::key::{KeyType, NotAnAddress};
+use super::lease::Lease;
 use super::lists::{Found, List, Lists};
 use super::quota::Quota;
 use super::ticks::Ticks;
+use super::time::Micros;
 
 named! {
     /// How a policy counts. [`super::quota::Rule`] describes each of these.
@@ -81,6 +83,8 @@ pub struct Options {
     pub lists: Option<Arc<Lists<Arc<Policy>>>>,
     /// The policy with other quotas, which decides in the shadow.
     pub candidate: Option<Arc<Policy>>,
+    /// How nodes spend units locally.
+    pub lease: Option<Lease>,
     /// For a policy with the quotas of a request: the name under which its counters are stored.
     pub counters: Option<Box<str>>,
 }
@@ -157,6 +161,15 @@ impl Policy {
     /// The name under which the counters are stored. Quotas of a request have their own counters.
     pub fn counters(&self) -> &str {
         self.options.counters.as_deref().unwrap_or(&self.name)
+    }
+
+    /// How long after the decision a charge is recorded, us. A leased unit may be spent until then.
+    /// Fixed windows and token buckets record no instants, so they need none.
+    pub fn ahead(&self) -> Micros {
+        match (&self.options.lease, self.algorithm) {
+            (None, _) | (_, Algorithm::FixedWindow | Algorithm::TokenBucket) => 0,
+            (Some(lease), Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::SlidingCounter) => lease.span,
+        }
     }
 
     /// Whether the policy counts a limit of Envoy's and stands in no configuration.

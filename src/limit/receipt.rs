@@ -30,6 +30,17 @@ impl Receipt {
     }
 }
 
+/// The receipt of a lease, by which its unspent units are returned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseReceipt {
+    /// The charge as it was recorded. Its cost is the units that were bought, or those to return.
+    pub charge: Receipt,
+    /// When the store decided it, by its clock, us.
+    pub made: Micros,
+    /// When the mark ends, by the store's clock, us. From then on no return is accepted.
+    pub until: Micros,
+}
+
 /// The position of the charge in the state of one quota. For windows the instant suffices, and the
 /// entry is all 0. For a log the number is the recorded instant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -71,13 +71,20 @@ impl State {
 
     /// Adds an admitted cost, at least 1.
     pub fn charge(&mut self, quota: &Quota, now: Micros, cost: u64) {
+        self.charge_ahead(quota, now, 0, cost);
+    }
+
+    /// The same, recorded at the instant `ahead` (us) after `now`, as
+    /// [`Policy::ahead`](super::policy::Policy::ahead) says. It is 0 for algorithms that record no
+    /// instants.
+    pub fn charge_ahead(&mut self, quota: &Quota, now: Micros, ahead: Micros, cost: u64) {
         match self {
-            Self::SlidingWindow(window) => window.charge(Grid::new(quota.window), now, cost),
+            Self::SlidingWindow(window) => window.charge_ahead(Grid::new(quota.window), now, ahead, cost),
             Self::FixedWindow(window) => window.charge(quota, now, cost),
             Self::TokenBucket(bucket) => bucket.charge(quota, now, cost),
-            Self::SlidingLog(log) => log.charge(quota, now, cost),
-            Self::LogDigest(log) => log.charge(now, cost),
-            Self::SlidingCounter(counter) => counter.charge(quota, now, cost),
+            Self::SlidingLog(log) => log.charge(quota, now, ahead, cost),
+            Self::LogDigest(log) => log.charge(now + ahead, cost),
+            Self::SlidingCounter(counter) => counter.charge(quota, now + ahead, cost),
         }
     }
 

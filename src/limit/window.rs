@@ -8,7 +8,8 @@
 //!
 //! Counts in the 64 buckets after b count as well. A clock wrote them before it stepped back, and
 //! they share an interval with t. They leave in their own turn. So a clock that steps back by at
-//! most a window since the latest charge never admits too much. Counts further ahead come from a
+//! most a window since the latest charge never admits too much. With leases it may step back by that
+//! less the span of a lease. Counts further ahead come from a
 //! clock that was set, and do not count.
 
 use std::ops::Range;
@@ -97,8 +98,13 @@ impl SlidingWindow {
 
     /// Adds an admitted cost to the bucket of `now`, and drops buckets that can no longer count.
     pub fn charge(&mut self, grid: Grid, now: Micros, cost: u64) {
-        let index = grid.bucket_at(now);
-        self.buckets.drop_after(index + BUCKETS);
+        self.charge_ahead(grid, now, 0, cost);
+    }
+
+    /// The same in the bucket `ahead` us later, at most an eighth of the window.
+    pub fn charge_ahead(&mut self, grid: Grid, now: Micros, ahead: Micros, cost: u64) {
+        let index = grid.bucket_at(now + ahead);
+        self.buckets.drop_after(grid.bucket_at(now) + BUCKETS);
         // Keeps one window more than counts, as Redis does. A clock that steps back by up to a
         // window then finds its buckets.
         self.buckets.add(index, cost, index.saturating_sub(2 * BUCKETS));

@@ -100,6 +100,11 @@ impl Prefilter {
         Self::new(max_keys, Duration::from_micros(self.max_denial), self.generations.clone())
     }
 
+    /// The generations of the slots of its store.
+    pub fn generations(&self) -> Arc<Generations> {
+        self.generations.clone()
+    }
+
     /// Returns the known denial of `cost` at `now`, if any.
     pub fn denial(&self, fingerprint: Fingerprint, policy: &Arc<Policy>, cost: u64, now: Micros) -> Option<Denial> {
         let bucket = self.buckets.get(&fingerprint)?;

@@ -14,6 +14,8 @@ pub struct Generations(Box<[Slot]>);
 #[derive(Debug, Default)]
 struct Slot {
     generation: AtomicU32,
+    /// Raised when another server or another clock counts the slot's keys.
+    owner: AtomicU32,
     /// The shard's TIME of the latest decision that allowed a cost, us. It covers answers without a
     /// cache entry. If it rejects valid knowledge, the next check only asks the store again.
     allowed_at: AtomicU64,
@@ -36,6 +38,18 @@ impl Generations {
     pub fn raise(&self, slot: u16) {
         self.slot(slot).generation.fetch_add(1, Ordering::SeqCst);
         self.slot(slot).allowed_at.store(0, Ordering::SeqCst);
+    }
+
+    /// The same for a slot whose keys another server counts from now on, or another clock. Leases of
+    /// these keys end, too.
+    pub fn moved(&self, slot: u16) {
+        self.slot(slot).owner.fetch_add(1, Ordering::SeqCst);
+        self.raise(slot);
+    }
+
+    /// The number of such moves of the slot.
+    pub fn owner(&self, slot: u16) -> u32 {
+        self.slot(slot).owner.load(Ordering::SeqCst)
     }
 
     /// Records that a decision at `at` (the shard's TIME, us) allowed a cost.

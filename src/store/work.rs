@@ -9,7 +9,7 @@ use crate::limit::decision::{Ruling, Verdict};
 pub use crate::limit::drain::Over;
 use crate::limit::history::{Charge, Note};
 use crate::limit::policy::Policy;
-use crate::limit::refunds::Receipt;
+use crate::limit::refunds::{LeaseReceipt, Receipt};
 use crate::limit::time::{Micros, micros};
 use crate::store::StoreError;
 
@@ -28,8 +28,13 @@ pub enum Work {
     /// Reserves a cost, at least 1. The charge may be given back for the next `hold` us. Until then
     /// no answer about the key is final.
     Reserve { cost: u64, hold: Micros },
+    /// Decides costs in order; the last one buys a lease. Its units may be returned for the next
+    /// `hold` us. Until then no answer about the key is final.
+    Lease { costs: SmallVec<[u64; 2]>, hold: Micros },
     /// Takes back the part of a charge that still counts.
     GiveBack(Receipt),
+    /// Takes back unspent units of a lease, unless its mark has ended.
+    Return(Box<LeaseReceipt>),
     /// Takes back a cost from the oldest charge upward, separately in each quota.
     Refund(u64),
     /// Takes back the charge of an id, once.
@@ -53,11 +58,11 @@ impl Work {
     /// The costs that the script charges; a peek charges 0.
     pub fn costs(&self) -> &[u64] {
         match self {
-            Self::Take(costs) => costs,
+            Self::Take(costs) | Self::Lease { costs, .. } => costs,
             Self::Look(_) => &[0],
             Self::Drain(cost) | Self::Once { cost, .. } | Self::Reserve { cost, .. } => std::slice::from_ref(cost),
-            Self::GiveBack(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset | Self::ReadLog(_) => &[],
-            Self::ReadTicks { .. } => &[],
+            Self::GiveBack(_) | Self::Return(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset => &[],
+            Self::ReadLog(_) | Self::ReadTicks { .. } => &[],
         }
     }
 
@@ -71,20 +76,20 @@ impl Work {
 
     /// Whether it may charge.
     pub fn charges(&self) -> bool {
-        matches!(self, Self::Take(_) | Self::Drain(_) | Self::Once { .. } | Self::Reserve { .. })
+        matches!(self, Self::Take(_) | Self::Drain(_) | Self::Once { .. } | Self::Reserve { .. } | Self::Lease { .. })
     }
 
     /// Whether it charges if everything fits. A list of zeros does not.
     pub fn may_charge(&self) -> bool {
         match self {
-            Self::Take(costs) => costs.iter().any(|cost| *cost > 0),
+            Self::Take(costs) | Self::Lease { costs, .. } => costs.iter().any(|cost| *cost > 0),
             _ => self.charges(),
         }
     }
 
     /// Whether it only reduces counts.
     pub fn takes_back(&self) -> bool {
-        matches!(self, Self::GiveBack(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset)
+        matches!(self, Self::GiveBack(_) | Self::Return(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset)
     }
 }
 
@@ -105,6 +110,8 @@ pub enum Done {
     Taken(Taken),
     /// The verdict on a reservation, and its receipt if it was made.
     Reserved(Taken, Option<Receipt>),
+    /// The verdicts on the costs of a `Lease`, and its receipt if units were bought.
+    Leased(Taken, Option<Box<LeaseReceipt>>),
     /// The id's charge as decided, now or earlier.
     Charged(Box<Charged>),
     /// The id belongs to a charge of another cost or `over`.
@@ -132,7 +139,7 @@ impl Done {
     /// Whether an operation that may charge has charged; for an id, now or earlier.
     pub fn is_charge(&self) -> bool {
         match self {
-            Self::Taken(taken) | Self::Reserved(taken, _) => {
+            Self::Taken(taken) | Self::Reserved(taken, _) | Self::Leased(taken, _) => {
                 taken.ruling.verdicts.iter().any(|verdict| verdict.charged() > 0)
             }
             Self::Charged(_) => true,
@@ -154,7 +161,8 @@ impl Done {
     /// The instant of the step by the store's clock, us; unknown for a record's answer.
     pub fn at(&self) -> Option<Micros> {
         match self {
-            Self::Taken(taken) | Self::Reserved(taken, _) | Self::Refunded(taken, _) => Some(taken.at),
+            Self::Taken(taken) | Self::Reserved(taken, _) | Self::Leased(taken, _) => Some(taken.at),
+            Self::Refunded(taken, _) => Some(taken.at),
             Self::Charged(_) | Self::Reused | Self::Page(_) | Self::Ticks(..) => None,
         }
     }

@@ -425,6 +425,38 @@ fn validate_warns_of_a_candidate_with_the_quotas_of_its_policy() {
     assert_eq!([warned("5 per 1s"), warned("4 per 1s")], [warning, ""]);
 }
 
+#[test]
+fn validate_warns_of_leases_that_leave_less_than_usual() {
+    let warned = |policy: &str| {
+        run(&["validate", file_with(&format!("policies: {{p: {{{policy}}}}}")).path().to_str().unwrap()], "").2
+    };
+    for (policy, share) in [
+        ("quotas: [64 per 64s], lease: {}", None),
+        ("quotas: [64 per 64s], lease: {span: 1s}", None),
+        ("quotas: [64 per 64s], lease: {span: 8s}", Some("8s leaves 87 %")),
+        ("quotas: [9 per 1h, 64 per 64s], lease: {span: 2s}", Some("2s leaves 95 %")),
+        (
+            "quotas: [9 per 1h], overrides: [{match: {key: k}, quotas: [64 per 64s]}], lease: {span: 2s}",
+            Some("2s leaves 95 %"),
+        ),
+        ("algorithm: sliding-log, quotas: [64 per 64s], lease: {span: 8s}", Some("8s leaves 88 %")),
+        ("algorithm: fixed-window, quotas: [64 per 64s], lease: {span: 8s}", None),
+        ("algorithm: token-bucket, quotas: [{rate: 1 per 1s, burst: 64}], lease: {}", None),
+        (
+            "algorithm: token-bucket, quotas: [{rate: 1 per 1s, burst: 64}], lease: {span: 8s}",
+            Some("8s leaves 87 %"),
+        ),
+    ] {
+        let sentence = |share: &str| {
+            format!(
+                "warning: policy `p`: a `lease` with a `span` of {share} of the limit usable. Write at most 1s, a 64th of \
+                 the shortest window\n"
+            )
+        };
+        assert_eq!(warned(policy), share.map(sentence).unwrap_or_default(), "{policy}");
+    }
+}
+
 /// Sets every member to a documented value and names existing files.
 #[test]
 fn documented_configuration_is_valid() {

@@ -289,6 +289,10 @@ fn other_settings_than_quotas_are_named() {
         json!([{"setting": "candidate", "says": "none -> 2 per 1h"}])
     );
     assert_eq!(
+        changed(window, "{quotas: [1 per 1h], lease: {span: 5s}}"),
+        json!([{"setting": "lease", "says": "none -> span 5s, nodes 1"}])
+    );
+    assert_eq!(
         changed(window, "{quotas: [1 per 1h], on_store_failure: deny, timeout: 50ms}"),
         json!([
             {"setting": "on_store_failure", "says": "local -> deny"},

@@ -21,7 +21,8 @@ fn alert_rules_pass_promtool_and_fire() {
 
 #[test]
 fn watched_metrics_exist_and_are_documented() {
-    let file = config_on(&cluster::shared().seeds(), "policies: {default: {quotas: [5 per 1h], timeout: 5s}}");
+    let file =
+        config_on(&cluster::shared().seeds(), "policies: {default: {quotas: [5 per 1h], timeout: 5s, lease: {}}}");
     let node = Node::with_config(&file);
     http::post(&node.address, "/v1/check", format!(r#"{{"key": "{}"}}"#, unique("watched")));
     let text = node.metrics();

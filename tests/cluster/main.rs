@@ -13,6 +13,7 @@ mod calendar;
 mod charge_regressions;
 mod exact_limits;
 mod idempotency;
+mod leases;
 mod live;
 mod metrics;
 mod migrations;

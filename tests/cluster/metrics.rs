@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::cluster::{self, Cluster};
 use crate::support::promtool::promtool;
 use crate::support::redis::Server;
-use crate::support::{Node, config_on, free_port, http, unique, wait_until};
+use crate::support::{Node, config_on, file_with, free_port, http, unique, wait_until};
 
 const POLICIES: &str = "
 policies:
@@ -18,6 +18,7 @@ policies:
   deny: {quotas: [5 per 1h], on_store_failure: deny}
   error: {quotas: [5 per 1h], on_store_failure: error}
   candidate: {quotas: [5 per 1h], candidate: {quotas: [1 per 1h]}}
+  leased: {quotas: [5 per 1h], lease: {span: auto}}
 ";
 
 const NAMES: &[(&str, &str, &[&str])] = &[
@@ -38,6 +39,8 @@ const NAMES: &[(&str, &str, &[&str])] = &[
     ("tollgate_prefilter_evictions_total", "counter", &[]),
     ("tollgate_fallback_total", "counter", &["mode", "cause"]),
     ("tollgate_candidate_checks_total", "counter", &["policy", "verdict"]),
+    ("tollgate_leases_open", "gauge", &[]),
+    ("tollgate_lease_units_total", "counter", &["fate"]),
     ("tollgate_shed_total", "counter", &[]),
     ("tollgate_refused_calls_total", "counter", &["reason"]),
     ("tollgate_tls_handshakes_failed_total", "counter", &[]),
@@ -81,6 +84,19 @@ fn every_metric_is_exposed_and_passes_promtool() {
         .sum();
     assert_eq!(calls, 2.0);
     is_flawless(&text);
+}
+
+#[test]
+fn leases_have_series_only_beside_a_policy_with_one() {
+    let has_series = |policy: &str| {
+        let file = file_with(&format!("policies: {{default: {{{policy}}}}}"));
+        let node = Node::with_config(&file);
+        let text = node.metrics();
+        ["tollgate_leases_open ", "tollgate_lease_units_total{"]
+            .map(|name| series(&text).any(|line| line.starts_with(name)))
+    };
+    assert_eq!(has_series("quotas: [5 per 1h]"), [false; 2]);
+    assert_eq!(has_series("quotas: [5 per 1h], lease: {}"), [true; 2]);
 }
 
 #[test]

@@ -3,13 +3,15 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::limit::decision::Wait;
 use tollgate::limit::key::{Fingerprint, Fingerprinter};
-use tollgate::limit::policy::Policy;
+use tollgate::limit::lease::Lease;
+use tollgate::limit::policy::{Options, Policy};
 use tollgate::limit::ticks::Ticks;
 use tollgate::limit::time::Micros;
 use tollgate::prefilter::{Prefilter, Question};
@@ -362,6 +364,26 @@ fn open_reservation_prevents_learning() {
     assert!(!told.tentative);
     scene.learn(scene.ask(START + 1_000), &told, START + 1_000);
     assert!(scene.says_no(1, START + 1_000));
+}
+
+/// Until the mark ends, units in hand may come back. No return is accepted after a final denial.
+#[test]
+fn open_lease_prevents_learning() {
+    let lease = Lease { span: 500, nodes: NonZeroU64::MIN };
+    let leased = Policy { options: Options { lease: Some(lease), ..Options::default() }, ..policy(&[(2, 10_000_000)]) };
+    let (scene, last) = (Scene::of(leased), START + 1_000);
+    let Done::Leased(_, Some(lease)) = scene.run(Work::Lease { costs: [1, 1].into(), hold: 1_000 }, START) else {
+        unreachable!()
+    };
+    let tentative = scene.take(1, last - 1);
+    assert!(tentative.tentative && !tentative.ruling.verdicts[0].allowed);
+    scene.learn(scene.ask(last - 1), &tentative, last - 1);
+    assert!(!scene.says_no(1, last - 1));
+    let told = scene.take(1, last);
+    assert!(!told.tentative);
+    scene.learn(scene.ask(last), &told, last);
+    assert!(scene.says_no(1, last));
+    assert!(matches!(scene.run(Work::Return(lease), last), Done::Refunded(_, 0)));
 }
 
 /// An earlier denial arrives after the refund's reply, or after the refund has timed out.

@@ -349,7 +349,9 @@ impl Ledger {
                 self.models.iter_mut().zip(&quotas).for_each(|(model, quota)| model.pass(quota, now));
                 Expected::Given(0)
             }
-            Work::ReadLog(_) | Work::ReadTicks { .. } => unreachable!("no step reads a log"),
+            Work::ReadLog(_) | Work::ReadTicks { .. } | Work::Lease { .. } | Work::Return(_) => {
+                unreachable!("no step reads a log")
+            }
         }
     }
 
@@ -462,7 +464,7 @@ fn equals_its_model(policy: Policy, ops: &[(Step, Op)], seen: &mut Seen) -> Resu
             }
             Done::Reused => Expected::Reused,
             Done::Refunded(_, given) => Expected::Given(*given),
-            Done::Page(_) | Done::Ticks(..) => unreachable!("no step reads a log"),
+            Done::Page(_) | Done::Ticks(..) | Done::Leased(..) => unreachable!("no step reads a log"),
         };
         prop_assert_eq!(&told, &expected, "{:?}", work);
         match (&told, &work) {

@@ -14,7 +14,8 @@ use tollgate::store::{Done, Subject, Work};
 use crate::support::ops::{Op, OpHistory, ops};
 use crate::support::redis::{shared, timed_store};
 use crate::support::steps::{
-    START, Step, any_policies, fixed, histories, logs, policy, policy_of, quota, runner, subject, with_limits,
+    START, Step, at_node, fixed, histories, logs, policies_with_leases, policy, policy_of, quota, runner, subject,
+    with_limits,
 };
 use crate::support::timed::{Timed, TimedRedis, in_time};
 use crate::support::unique;
@@ -31,7 +32,7 @@ fn memory_and_redis_decide_alike() {
     let mut runner = runner(400);
     let alike =
         |(policy, steps): (Policy, Vec<Step>)| in_time(|| runtime.block_on(both_alike(&store, &policy, &steps)));
-    runner.run(&histories(any_policies(), STEPS), alike).unwrap();
+    runner.run(&histories(policies_with_leases(), STEPS), alike).unwrap();
 }
 
 async fn both_alike(redis: &TimedRedis, policy: &Policy, steps: &[Step]) -> Result<(), TestCaseError> {
@@ -39,7 +40,7 @@ async fn both_alike(redis: &TimedRedis, policy: &Policy, steps: &[Step]) -> Resu
     let key: Arc<str> = unique("alike").into();
     let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
     for (number, step) in steps.iter().enumerate() {
-        let policy = Arc::new(with_limits(policy, step.quarters));
+        let policy = Arc::new(at_node(with_limits(policy, step.quarters), step));
         let subject = Subject { policy, key: key.clone(), fingerprint };
         let expected = memory.at(step.now).charge(&subject, &step.costs, &[]);
         let answered = redis.at(step.now).charge(&subject, &step.costs, &[]).await;
@@ -52,7 +53,7 @@ async fn both_alike(redis: &TimedRedis, policy: &Policy, steps: &[Step]) -> Resu
 #[test]
 fn memory_and_redis_refund_alike() {
     let (runtime, store) = timed_store();
-    let histories = any_policies().prop_flat_map(|policy| {
+    let histories = policies_with_leases().prop_flat_map(|policy| {
         let ops = ops(&policy, STEPS);
         (Just(policy), ops)
     });
@@ -69,11 +70,11 @@ async fn ops_alike(redis: &TimedRedis, policy: &Policy, ops: &[(Step, Op)]) -> R
     let mut earlier = OpHistory::default();
     let (mut history, mut latest, mut stepped_back, mut marked) = (Vec::new(), START, false, 0);
     for (step, op) in ops.iter().take_while(|(step, _)| step.now < START + RECORDS_LIVE) {
-        let policy = Arc::new(with_limits(policy, step.quarters));
+        let policy = Arc::new(at_node(with_limits(policy, step.quarters), step));
         let subject = Subject { policy, key: key.clone(), fingerprint };
         let work = earlier.work(step, op);
         history.push((step.now.cast_signed() - START.cast_signed(), work.clone()));
-        if let Work::Reserve { hold, .. } = &work {
+        if let Work::Reserve { hold, .. } | Work::Lease { hold, .. } = &work {
             marked = marked.max(step.now + hold);
         }
         let mut expected = comparable(memory.at(step.now).run(&subject, &work, &[]).unwrap());
@@ -100,7 +101,9 @@ fn policy_of_step(subject: &Subject) -> &[tollgate::limit::quota::Quota] {
 /// A reply with room to spare omits reservations, since the pre-filter learns nothing from it.
 fn comparable(mut done: Done) -> Done {
     match &mut done {
-        Done::Taken(taken) | Done::Reserved(taken, _) => taken.tentative &= taken.ruling.closed.is_some(),
+        Done::Taken(taken) | Done::Reserved(taken, _) | Done::Leased(taken, _) => {
+            taken.tentative &= taken.ruling.closed.is_some();
+        }
         // A refund does not report when a cost fits.
         Done::Refunded(taken, _) => taken.ruling.closed = None,
         Done::Charged(_) | Done::Reused | Done::Page(_) | Done::Ticks(..) => {}
@@ -111,15 +114,17 @@ fn comparable(mut done: Done) -> Done {
 /// Redis drops the entries of a log later than the embedded store does. So a mark may remain after
 /// a step back, and the pre-filter learns nothing from tentative replies.
 fn be_as_careful(expected: &mut Done, answered: &Done) {
-    if let (Done::Taken(expected) | Done::Reserved(expected, _), Done::Taken(answered) | Done::Reserved(answered, _)) =
-        (expected, answered)
+    if let (
+        Done::Taken(expected) | Done::Reserved(expected, _) | Done::Leased(expected, _),
+        Done::Taken(answered) | Done::Reserved(answered, _) | Done::Leased(answered, _),
+    ) = (expected, answered)
     {
         expected.tentative |= answered.tentative;
     }
 }
 
 fn be_final(done: &mut Done) {
-    if let Done::Taken(taken) | Done::Reserved(taken, _) | Done::Refunded(taken, _) = done {
+    if let Done::Taken(taken) | Done::Reserved(taken, _) | Done::Leased(taken, _) | Done::Refunded(taken, _) = done {
         taken.tentative = false;
     }
 }
@@ -166,7 +171,9 @@ fn each_key_ends(policy: &Policy, key: &str) -> Result<(), TestCaseError> {
         Rule::TokenBucket(_) => 2 * quota.window + (quota.window / 4).max(1_000_000),
         _ => 2 * quota.window,
     });
-    let most = i64::try_from(longest.max().unwrap_or(0).div_ceil(1000) + 1001).unwrap();
+    // A charge ahead may be in the tick after the present one.
+    let ahead = policy.ticks().map_or(policy.ahead(), |ticks| ticks.length().max(policy.ahead()));
+    let most = i64::try_from((longest.max().unwrap_or(0) + ahead).div_ceil(1000) + 1001).unwrap();
     let record = i64::try_from(policy.quotas.iter().map(|quota| 2 * quota.window / 1000).max().unwrap_or(0)).unwrap();
     // The mark of a reset lives for two windows, possibly those of a raised burst.
     let reset =

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tollgate::limit::policy::Policy;
-use tollgate::limit::refunds::Receipt;
+use tollgate::limit::refunds::{LeaseReceipt, Receipt};
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, Over, Work};
 
@@ -19,13 +19,17 @@ pub enum Op {
     Once(usize),
     Reserve,
     GiveBack(usize),
+    Lease(u64),
+    Return(usize),
     Refund,
     RefundOnce(usize),
     Reset,
 }
 
-/// Steps through time from `steps.rs`, with an operation each.
+/// Steps through time from `steps.rs`, with an operation each. Only policies with leases lease.
 pub fn ops(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<(Step, Op)>> + use<> {
+    let leases = policy.options.lease.is_some();
+    let if_leased = move |op: Op| if leases { op } else { Op::Take };
     let op = prop_oneof![
         8 => Just(Op::Take),
         1 => Just(Op::Look),
@@ -33,6 +37,8 @@ pub fn ops(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<(Step, Op
         6 => any::<usize>().prop_map(Op::Once),
         5 => Just(Op::Reserve),
         4 => any::<usize>().prop_map(Op::GiveBack),
+        6 => (1..20u64).prop_map(move |units| if_leased(Op::Lease(units))),
+        6 => any::<usize>().prop_map(move |choice| if_leased(Op::Return(choice))),
         1 => Just(Op::Refund),
         4 => any::<usize>().prop_map(Op::RefundOnce),
         1 => prop::bool::weighted(0.2).prop_map(|reset| if reset { Op::Reset } else { Op::Take }),
@@ -45,6 +51,7 @@ pub fn ops(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<(Step, Op
 pub struct OpHistory {
     ids: Vec<(Arc<str>, u64, Over)>,
     receipts: Vec<Receipt>,
+    leases: Vec<LeaseReceipt>,
     next: usize,
 }
 
@@ -84,6 +91,15 @@ impl OpHistory {
                 held if choice % 3 == 0 => Work::GiveBack(self.receipts.remove(choice % held)),
                 held => Work::GiveBack(self.receipts.remove(held - 1)),
             },
+            Op::Lease(units) => Work::Lease { costs: step.costs.iter().copied().chain([*units]).collect(), hold: HOLD },
+            Op::Return(choice) => match self.leases.len() {
+                0 => Work::Look(1),
+                held => {
+                    let mut lease = self.leases.remove(choice % held);
+                    lease.charge.cost = lease.charge.cost.div_ceil(*choice as u64 % 4 + 1);
+                    Work::Return(Box::new(lease))
+                }
+            },
             Op::Refund => Work::Refund(cost),
             Op::RefundOnce(choice) => match self.ids.len() {
                 0 => Work::RefundOnce("never".into()),
@@ -97,6 +113,9 @@ impl OpHistory {
     pub fn note(&mut self, done: &Done) {
         if let Done::Reserved(_, Some(receipt)) = done {
             self.receipts.push(receipt.clone());
+        }
+        if let Done::Leased(_, Some(lease)) = done {
+            self.leases.push(LeaseReceipt::clone(lease));
         }
     }
 }

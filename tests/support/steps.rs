@@ -9,6 +9,7 @@ use proptest::test_runner::{Config, TestRunner};
 use tollgate::limit::bucket::{MAX_DEBT, Terms};
 use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::key::Fingerprinter;
+use tollgate::limit::lease::Lease;
 use tollgate::limit::policy::{Algorithm, OnStoreFailure, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rate, Rule};
 use tollgate::limit::ticks::Ticks;
@@ -196,6 +197,25 @@ pub fn any_policies() -> impl Strategy<Value = Policy> {
         log_policies(),
         counter_policies()
     ]
+}
+
+/// The same, half of them with a lease.
+pub fn policies_with_leases() -> impl Strategy<Value = Policy> {
+    (any_policies(), any::<bool>(), 1..=8u64).prop_map(|(mut policy, leases, part)| {
+        let longest = policy.ticks().map_or(Micros::MAX, |ticks| ticks.ahead() * ticks.length());
+        let span = policy.quotas.iter().map(span).min().unwrap() / 8 * part / 8;
+        let lease = Lease { span: span.min(longest), nodes: NonZeroU64::MIN };
+        policy.options.lease = leases.then_some(lease).filter(|_| policy.shared_ticks().is_none());
+        policy
+    })
+}
+
+/// The policy at a node that does not know of leases yet, for some steps.
+pub fn at_node(mut policy: Policy, step: &Step) -> Policy {
+    if step.now.is_multiple_of(4) {
+        policy.options.lease = None;
+    }
+    policy
 }
 
 /// Steps whose gaps and costs suit the policy: many per window, some beyond it, some back in time.

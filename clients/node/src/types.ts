@@ -37,7 +37,7 @@ export interface Decision {
   reset_after_ms: number | null
   /** The name of the binding quota. */
   quota: string | null
-  source: 'store' | 'prefilter' | 'fallback' | 'list' | (string & {})
+  source: 'store' | 'prefilter' | 'fallback' | 'list' | 'lease' | (string & {})
   reason:
     | 'ok'
     | 'over_limit'

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::limit::key::KeyType;
+use crate::limit::lease::Lease;
 use crate::limit::lists::Lists;
 use crate::limit::log::max_entries;
 use crate::limit::matches::Matches;
@@ -96,7 +97,7 @@ fn settings(old: &Policy, new: &Policy) -> Vec<SettingChange> {
 }
 
 /// Each setting that is not a list, by the name in the configuration; none if it does not apply.
-fn scalars(policy: &Policy) -> [(&'static str, Option<String>); 15] {
+fn scalars(policy: &Policy) -> [(&'static str, Option<String>); 16] {
     let first = policy.quotas.first();
     let ticks = policy.ticks();
     let anchors = || policy.quotas.iter().filter_map(Quota::anchor);
@@ -122,11 +123,16 @@ fn scalars(policy: &Policy) -> [(&'static str, Option<String>); 15] {
         ("shadow", flag(options.shadow)),
         ("inline", flag(options.inline)),
         ("durability", word(options.durability.name())),
+        ("lease", Some(options.lease.map_or_else(|| "none".to_owned(), lease_text))),
         (
             "candidate",
             Some(options.candidate.as_ref().map_or_else(|| "none".to_owned(), |candidate| quotas(candidate))),
         ),
     ]
+}
+
+fn lease_text(Lease { span, nodes }: Lease) -> String {
+    format!("span {}, nodes {nodes}", span_text(span))
 }
 
 /// The quotas on one line. A name appears unless it is the window.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::clock::Clock;
 use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig, visible};
 use crate::limit::key::check_length;
+use crate::limit::lease::Lease;
 use crate::limit::lists::Found;
 use crate::limit::policy::{Applied, Explanation, Listed, Policy};
 use crate::limit::quota::{Quota, Rate, Rule};
@@ -41,6 +42,10 @@ pub(super) fn explain(config: &Config, policy: &str, written: &str) -> Result<Va
         "shadow": policy.options.shadow,
         "inline": policy.options.inline,
         "quotas": counted.map_or_else(Vec::new, |policy| policy.quotas.iter().map(quota).collect()),
+        "lease": counted.and_then(|policy| policy.options.lease).map(|Lease { span, nodes }| json!({
+            "span_ms": millis_up(span),
+            "nodes": nodes,
+        })),
         "redis": counted.map(|policy| redis(config, policy, &key)),
         "candidate": counted.and_then(|policy| policy.options.candidate.as_ref()).map(|candidate| json!({
             "quotas": candidate.quotas.iter().map(quota).collect::<Vec<_>>(),
@@ -107,6 +112,10 @@ pub(super) fn text(told: &Value) -> Vec<(&'static str, String)> {
         array(quotas).iter().map(text).collect::<Vec<_>>()
     };
     lines.extend(quotas(&told["quotas"], ""));
+    let lease = &told["lease"];
+    if lease.is_object() {
+        lines.push(("lease", format!("span {}ms, nodes {}", lease["span_ms"], lease["nodes"])));
+    }
     let redis = &told["redis"];
     if redis.is_object() {
         let used = if redis["used"] == true { "" } else { ", were it not for the embedded store" };

@@ -63,6 +63,11 @@ impl KeyState {
                 Done::Reserved(taken, receipt)
             }
             (Work::Once { cost, over, .. }, Some(id)) => self.once(policy, id, (*cost, *over), metas, now),
+            (Work::Lease { costs, hold }, _) => self.lease(policy, costs, metas, now, *hold),
+            (Work::Return(lease), _) => {
+                let is_late = now >= lease.until || self.is_forgotten(lease.made);
+                self.give_back(policy, now, (!is_late).then_some(&lease.charge))
+            }
             (Work::GiveBack(receipt), _) => {
                 let receipt = (!self.is_forgotten(receipt.at)).then_some(receipt);
                 self.give_back(policy, now, receipt)
@@ -186,6 +191,17 @@ impl KeyState {
         let place = |quota: &Quota| charged.iter().position(|charged| Counter::of(charged) == Counter::of(quota));
         let receipt = record.receipt(&policy.quotas, place);
         (!self.is_forgotten(receipt.at)).then_some(receipt)
+    }
+
+    fn lease(&mut self, policy: &Policy, costs: &[u64], metas: &[Meta], now: Micros, hold: Micros) -> Done {
+        let mut receipt = None;
+        let taken = self.with(policy, now, |states| {
+            let (ruling, bought) = refunds::lease(policy, states, now, costs, hold);
+            receipt = bought.map(Box::new);
+            note_metas(policy, states, &ruling, metas);
+            ruling
+        });
+        Done::Leased(taken, receipt)
     }
 
     fn give_back(&mut self, policy: &Policy, now: Micros, receipt: Option<&Receipt>) -> Done {

@@ -79,6 +79,10 @@ metrics! {
         pub fallback: Family<u64> = "tollgate_fallback",
         /// Checks that a candidate decided beside its policy, by the comparison of both.
         pub candidate_checks: Family<u64> = "tollgate_candidate_checks",
+        /// Leases that this node buys or holds, also spent ones until their end.
+        pub leases_open: Family<f64> = "tollgate_leases_open",
+        /// Units that this node bought by leases, and what became of them: spent, returned or lost.
+        pub lease_units: Family<u64> = "tollgate_lease_units",
         /// Calls that were refused with 503 to bound the node's memory: too many calls in flight,
         /// bytes of bodies, heavy calls or unread answers.
         pub shed: Family<u64> = "tollgate_shed",

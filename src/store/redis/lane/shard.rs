@@ -280,6 +280,6 @@ impl Shard {
     /// comparable any more. The shard does not know its own slots. Keys of other shards cost one
     /// more call each.
     fn step(&self) {
-        (0..SLOTS).for_each(|slot| self.shared.generations.raise(slot));
+        (0..SLOTS).for_each(|slot| self.shared.generations.moved(slot));
     }
 }

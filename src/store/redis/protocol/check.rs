@@ -22,7 +22,7 @@ use crate::limit::decision::{decide, decide_roomy, look};
 use crate::limit::drain::drain;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
-use crate::limit::refunds::{Entry, Receipt, charge, is_tentative};
+use crate::limit::refunds::{Entry, LeaseReceipt, Receipt, charge, is_tentative, lease};
 use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::limit::window::Grid;
@@ -41,10 +41,11 @@ pub enum Declared {
 pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time: Option<Micros>) -> Cmd {
     let mut numbers = Numbers { bytes: SmallVec::new(), from: 0, to: EXACT };
     numbers.push([0, EXACT, time.unwrap_or(0), calls.len() as u64]);
-    calls.iter().for_each(|call| numbers.push_check(call, now));
+    let script = ScriptId::of(calls[0].policy, calls[0].work);
+    calls.iter().for_each(|call| numbers.push_check(call, script.records_ahead(), now));
     numbers.set(0, numbers.from);
     numbers.set(8, numbers.to);
-    let mut cmd = begin(by, ScriptId::of(calls[0].policy, calls[0].work));
+    let mut cmd = begin(by, script);
     let name_all = |cmd: &mut Cmd| calls.iter().for_each(|call| _ = cmd.arg(call.tag.counts(call.policy)));
     match (calls, declared) {
         ([call], _) => {
@@ -93,43 +94,62 @@ fn next(call: &Call<'_>, time: Micros, rest: &mut &[Value]) -> Option<Reply> {
         [Value::Array(told)] => told,
         said => said,
     };
-    let (taken, receipt) = taken(call, time, said)?;
-    Some(Reply::Done(match call.work {
-        Work::Reserve { .. } => Done::Reserved(taken, receipt),
-        _ => Done::Taken(taken),
-    }))
+    done(call, time, said).map(Reply::Done)
 }
 
-/// Returns the verdicts on the costs, and the receipt of a reservation that was made.
-fn taken(call: &Call<'_>, time: Micros, values: &[Value]) -> Option<(Taken, Option<Receipt>)> {
-    let quotas = &call.policy.quotas;
-    let mut rest = values;
-    if call.policy.algorithm == Algorithm::SlidingWindow {
-        let (counted, state) = values.split_at_checked(quotas.len())?;
+/// Returns the verdicts on the costs, and the receipt of a reservation or a lease.
+fn done(call: &Call<'_>, time: Micros, values: &[Value]) -> Option<Done> {
+    let (policy, mut rest) = (call.policy, values);
+    if policy.algorithm == Algorithm::SlidingWindow {
+        let (counted, state) = values.split_at_checked(policy.quotas.len())?;
         if state.is_empty() {
             let counted = counted.iter().map(unsigned).collect::<Option<SmallVec<[u64; 3]>>>()?;
-            let ruling = decide_roomy(call.policy, &counted, time, call.costs)?;
-            // Every cost was charged, and sliding windows identify a charge by its instant.
-            let entries = || quotas.iter().map(|_| Some(Entry::default())).collect();
-            let receipt = match call.work {
-                Work::Reserve { cost, .. } => Some(Receipt { at: time, cost: *cost, parts: None, entries: entries() }),
-                _ => None,
-            };
-            return Some((Taken { ruling, at: time, tentative: false }, receipt));
+            let records_ahead = ScriptId::of(policy, call.work).records_ahead();
+            let ahead = if records_ahead { policy.ahead() } else { 0 };
+            let ruling = decide_roomy(policy, &counted, (time, ahead), call.costs)?;
+            return Some(charged(call, Taken { ruling, at: time, tentative: false }));
         }
         rest = state;
     }
-    let mut states = states(call.policy, time, rest)?;
-    let tentative = is_tentative(call.policy, &states, time);
-    let (ruling, receipt) = match call.work {
-        Work::Look(cost) => (look(call.policy, &states, time, *cost), None),
-        Work::Reserve { cost, hold } => charge(call.policy, &mut states, time, (*cost, Over::Deny), time + hold),
-        Work::Drain(cost) | Work::Once { cost, over: Over::Drain, .. } => {
-            (drain(call.policy, &mut states, time, *cost), None)
+    let mut states = states(policy, time, rest)?;
+    let tentative = is_tentative(policy, &states, time);
+    let taken = |ruling| Taken { ruling, at: time, tentative };
+    Some(match call.work {
+        Work::Look(cost) => Done::Taken(taken(look(policy, &states, time, *cost))),
+        Work::Reserve { cost, hold } => {
+            let (ruling, receipt) = charge(policy, &mut states, time, (*cost, Over::Deny), time + hold);
+            Done::Reserved(taken(ruling), receipt)
         }
-        _ => (decide(call.policy, &mut states, time, call.costs), None),
+        Work::Lease { hold, .. } => {
+            let (ruling, receipt) = lease(policy, &mut states, time, call.costs, *hold);
+            Done::Leased(taken(ruling), receipt.map(Box::new))
+        }
+        Work::Drain(cost) | Work::Once { cost, over: Over::Drain, .. } => {
+            Done::Taken(taken(drain(policy, &mut states, time, *cost)))
+        }
+        _ => Done::Taken(taken(decide(policy, &mut states, time, call.costs))),
+    })
+}
+
+/// Adds the receipt to verdicts of sliding windows that charged every cost. These identify a charge
+/// by its instant.
+fn charged(call: &Call<'_>, taken: Taken) -> Done {
+    let receipt = |at, cost| {
+        let entries = call.policy.quotas.iter().map(|_| Some(Entry::default())).collect();
+        Receipt { at, cost, parts: None, entries }
     };
-    Some((Taken { ruling, at: time, tentative }, receipt))
+    match call.work {
+        Work::Reserve { cost, .. } => {
+            let receipt = receipt(taken.at, *cost);
+            Done::Reserved(taken, Some(receipt))
+        }
+        Work::Lease { costs, hold } => {
+            let (made, units) = (taken.at, costs.last().copied().unwrap_or_default());
+            let charge = receipt(made + call.policy.ahead(), units);
+            Done::Leased(taken, Some(Box::new(LeaseReceipt { charge, made, until: made + hold })))
+        }
+        _ => Done::Taken(taken),
+    }
 }
 
 /// Reads the states from the reply to a call that was decided at `time`, us. Each quota of `policy`
@@ -163,9 +183,12 @@ impl Numbers {
     }
 
     /// Appends the numbers of one call.
-    fn push_check(&mut self, call: &Call<'_>, now: Micros) {
+    fn push_check(&mut self, call: &Call<'_>, records_ahead: bool, now: Micros) {
         let start = self.bytes.len();
         self.push([0]);
+        if records_ahead {
+            self.push([call.policy.ahead()]);
+        }
         call.policy.quotas.iter().for_each(|quota| self.push_quota(quota, now));
         runs(call.costs).for_each(|(cost, times)| self.push([cost, times as u64]));
         // The first number is the place where the script reads on, counted from 1.

@@ -11,10 +11,11 @@ use smallvec::{SmallVec, smallvec};
 use super::call::Call;
 use super::keys::recorded;
 use super::reply::{text, unsigned};
+use super::sources::ScriptId;
 use crate::limit::decision::{QuotaState, QuotaStates, Verdict, Wait};
 use crate::limit::policy::{Algorithm, Durability, Policy};
 use crate::limit::quota::Quota;
-use crate::limit::receipt::Parts;
+use crate::limit::receipt::{LeaseReceipt, Parts, Receipt};
 use crate::limit::time::millis_up;
 use crate::store::work::{Charged, Done, Over, Work, longest_life, record_life};
 
@@ -32,16 +33,20 @@ pub fn keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
         Work::Take(_) | Work::Look(_) | Work::Drain(_) | Work::ReadLog(_) | Work::ReadTicks { .. } => SmallVec::new(),
         Work::Once { id, .. } => smallvec![record(id)],
         Work::RefundOnce(id) => smallvec![record(id), reset()],
-        Work::Reserve { .. } | Work::GiveBack(_) | Work::Refund(_) | Work::Reset => smallvec![reset()],
+        Work::Reserve { .. } | Work::Lease { .. } | Work::GiveBack(_) | Work::Return(_) => smallvec![reset()],
+        Work::Refund(_) | Work::Reset => smallvec![reset()],
     }
 }
 
 /// Adds the arguments.
 pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
     let quotas = &call.policy.quotas;
+    if ScriptId::of(call.policy, call.work).takes_instant_apart() {
+        cmd.arg(call.policy.ahead());
+    }
     match call.work {
         Work::Take(_) | Work::Look(_) | Work::Drain(_) | Work::ReadLog(_) | Work::ReadTicks { .. } => {}
-        Work::Reserve { hold, .. } => _ = cmd.arg(*hold),
+        Work::Reserve { hold, .. } | Work::Lease { hold, .. } => _ = cmd.arg(*hold),
         Work::Once { .. } => {
             for quota in quotas {
                 cmd.arg(recorded(quota)).arg(&quota.name).arg(quota.limit.get()).arg(quota.window);
@@ -49,13 +54,10 @@ pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
             let is_durable = call.policy.options.durability == Durability::Replica;
             cmd.arg(4 * quotas.len()).arg(millis_up(record_life(call.policy))).arg(u8::from(is_durable));
         }
-        Work::GiveBack(receipt) => {
-            cmd.arg(receipt.at).arg(receipt.cost);
-            for entry in &receipt.entries {
-                let entry = entry.unwrap_or_default();
-                cmd.arg(entry.number).arg(entry.debt);
-            }
-            cmd.arg(receipt.entries.len()).arg("charge");
+        Work::GiveBack(receipt) => _ = give_back(receipt, cmd).arg("charge"),
+        Work::Return(lease) => {
+            let LeaseReceipt { charge, made, until } = &**lease;
+            give_back(charge, cmd).arg(*made).arg(*until).arg("lease");
         }
         Work::Refund(cost) => _ = cmd.arg(*cost).arg("cost"),
         Work::RefundOnce(_) => {
@@ -64,6 +66,15 @@ pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
         }
         Work::Reset => _ = cmd.arg(millis_up(longest_life(call.policy))).arg("reset"),
     }
+}
+
+fn give_back<'a>(receipt: &Receipt, cmd: &'a mut Cmd) -> &'a mut Cmd {
+    cmd.arg(receipt.at).arg(receipt.cost);
+    for entry in &receipt.entries {
+        let entry = entry.unwrap_or_default();
+        cmd.arg(entry.number).arg(entry.debt);
+    }
+    cmd.arg(receipt.entries.len())
 }
 
 /// Reads a record. `word` reports whether it is new or old.

@@ -92,7 +92,10 @@ pub struct ScriptId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Task {
     Check,
+    /// A check whose charges are recorded ahead: [`Policy::ahead`].
+    CheckAhead,
     Reserve,
+    Lease,
     Once,
     TakeBack,
     ReadLog,
@@ -108,36 +111,65 @@ const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::SlidingCounter,
 ];
 
-const TASKS: [Task; 7] =
-    [Task::Check, Task::Reserve, Task::Once, Task::TakeBack, Task::ReadLog, Task::Drain, Task::DrainOnce];
+const TASKS: [Task; 9] = [
+    Task::Check,
+    Task::CheckAhead,
+    Task::Reserve,
+    Task::Lease,
+    Task::Once,
+    Task::TakeBack,
+    Task::ReadLog,
+    Task::Drain,
+    Task::DrainOnce,
+];
 
 impl ScriptId {
     pub fn of(policy: &Policy, work: &Work) -> Self {
         let task = match work {
+            Work::Take(_) | Work::Look(_) if policy.ahead() > 0 => Task::CheckAhead,
             Work::Take(_) | Work::Look(_) => Task::Check,
             Work::Reserve { .. } => Task::Reserve,
+            Work::Lease { .. } => Task::Lease,
             Work::Drain(_) => Task::Drain,
             Work::Once { over: Over::Deny, .. } => Task::Once,
             Work::Once { over: Over::Drain, .. } => Task::DrainOnce,
-            Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => Task::TakeBack,
+            Work::GiveBack(_) | Work::Return(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => Task::TakeBack,
             // A plain read of ticks has no script.
             Work::ReadLog(_) | Work::ReadTicks { .. } => Task::ReadLog,
         };
         let is_written_out = !matches!(policy.algorithm, Algorithm::SlidingLog | Algorithm::SlidingCounter)
-            && matches!(task, Task::Check | Task::Reserve | Task::Once);
+            && matches!(task, Task::Check | Task::CheckAhead | Task::Reserve | Task::Lease | Task::Once);
         let quotas = if is_written_out { policy.quotas.len().clamp(1, MAX_QUOTAS) } else { 1 };
         Self { algorithm: policy.algorithm, task, quotas }
+    }
+
+    /// Whether it records charges ahead of TIME.
+    pub fn records_ahead(self) -> bool {
+        let pair = matches!(self.algorithm, Algorithm::FixedWindow | Algorithm::TokenBucket);
+        matches!(self.task, Task::CheckAhead | Task::Lease) && !pair
+    }
+
+    /// Whether the time ahead is an argument of its own. Sliding windows have it among the numbers
+    /// of each check, since their checks share calls.
+    pub fn takes_instant_apart(self) -> bool {
+        self.records_ahead() && self.algorithm != Algorithm::SlidingWindow
     }
 
     /// Joins the parts of the script.
     fn parts(self) -> String {
         let Parts { state, noted, check, back, drain } = PARTS[self.algorithm as usize];
-        let check = &*check.replace("-- decide\n", lua!("shared/decide.lua"));
+        let check = check.replace("-- decide\n", lua!("shared/decide.lua"));
+        let kept = |section: &str| if self.records_ahead() { section.to_owned() } else { String::new() };
+        let [check, drain] = [&*check, drain].map(|part| replaced(part, "ahead", kept));
+        let (check, drain) = (&*check, &*drain);
+        let ahead = if self.takes_instant_apart() { lua!("reserve/ahead_head.lua") } else { "" };
         match self.task {
-            Task::Check => [state, &replaced(check, "noted", |_| String::new()), "return reply\n"].concat(),
-            Task::Reserve => {
-                [lua!("reserve/hold_head.lua"), state, noted, lua!("reserve/hold.lua"), check, "return reply\n"]
-                    .concat()
+            Task::Check | Task::CheckAhead => {
+                [ahead, state, &replaced(check, "noted", |_| String::new()), "return reply\n"].concat()
+            }
+            Task::Reserve | Task::Lease => {
+                let (head, hold) = (lua!("reserve/hold_head.lua"), lua!("reserve/hold.lua"));
+                [head, ahead, state, noted, hold, check, "return reply\n"].concat()
             }
             Task::Drain => [state, noted, &replaced(drain, "noted", |_| String::new()), "return reply\n"].concat(),
             Task::DrainOnce => {
@@ -221,7 +253,7 @@ pub fn wanted() -> Vec<&'static str> {
 /// Returns the scripts that a new process is likely to call.
 fn usual() -> impl Iterator<Item = ScriptId> {
     let is_usual = |ScriptId { algorithm, task, quotas }: &ScriptId| match (algorithm, task) {
-        (_, Task::Drain | Task::DrainOnce) => false,
+        (_, Task::Drain | Task::DrainOnce | Task::CheckAhead | Task::Lease) => false,
         (Algorithm::SlidingLog, _) => *quotas == 1,
         (Algorithm::SlidingCounter, task) => *quotas == 1 && *task != Task::ReadLog,
         (_, Task::Check) => *quotas <= USUAL_QUOTAS,

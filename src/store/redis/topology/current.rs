@@ -134,7 +134,7 @@ impl Topology {
             *owner = place;
         }
         self.table.store(Arc::new(table));
-        self.shared.generations.raise(slot);
+        self.shared.generations.moved(slot);
     }
 
     /// Returns why the owner of a slot is unknown.
@@ -248,7 +248,7 @@ impl Topology {
         // Denials by the previous owner expire, and its late answers are ignored.
         for slot in 0..SLOTS {
             if old.owner(slot).map(Lane::address) != table.owner(slot).map(Lane::address) {
-                self.shared.generations.raise(slot);
+                self.shared.generations.moved(slot);
             }
         }
         self.learned.store(self.clock().now(), Ordering::Relaxed);

@@ -107,12 +107,17 @@ impl KeyBatch {
         self.requests.iter().any(|request| request.work.may_charge())
     }
 
+    /// Whether it returns units of a lease. No denial was learned while they could be returned.
+    pub fn is_return(&self) -> bool {
+        matches!(self.requests[0].work, Work::Return(_))
+    }
+
     /// Whether this answer means that the server wrote something for the batch.
     pub fn was_written(&self, done: &Done) -> bool {
         match done {
             Done::Refunded(_, given) => *given > 0,
             Done::Charged(charged) => !charged.replayed,
-            Done::Taken(_) | Done::Reserved(..) => self.may_charge() && done.is_charge(),
+            Done::Taken(_) | Done::Reserved(..) | Done::Leased(..) => self.may_charge() && done.is_charge(),
             Done::Reused | Done::Page(_) | Done::Ticks(..) => false,
         }
     }
@@ -150,7 +155,9 @@ impl KeyBatch {
         let KeyRequest { policy, work, .. } = &self.requests[0];
         match work {
             Work::ReadLog(_) => log_entries(policy).clamp(1, PORTION),
-            Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) => (log_entries(policy) / MOVED).max(1),
+            Work::GiveBack(_) | Work::Return(_) | Work::Refund(_) | Work::RefundOnce(_) => {
+                (log_entries(policy) / MOVED).max(1)
+            }
             _ => {
                 let more = self.different.known.len().saturating_sub(1) * policy.quotas.len();
                 self.costs.len().max(more * SEARCH).max(1)
@@ -173,7 +180,8 @@ impl KeyBatch {
             Work::Once { over: Over::Deny, .. } => format!("{algorithm} once"),
             Work::Once { over: Over::Drain, .. } => format!("{algorithm} drain once"),
             Work::Reserve { .. } => format!("{algorithm} reserve"),
-            Work::GiveBack(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => {
+            Work::Lease { .. } => format!("{algorithm} lease"),
+            Work::GiveBack(_) | Work::Return(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => {
                 format!("{algorithm} give back")
             }
             Work::ReadLog(_) => format!("{algorithm} entries"),

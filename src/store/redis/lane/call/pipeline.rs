@@ -186,7 +186,7 @@ impl Pipeline {
                         if let Some(time) = done.at() {
                             shard.learn_offset(time, sent, received);
                         }
-                        if matches!(done, Done::Refunded(..)) {
+                        if matches!(done, Done::Refunded(..)) && !batch.is_return() {
                             shard.shared.generations.raise(batch.slot());
                         }
                         tell(batch, done);

@@ -50,6 +50,9 @@ end
 local function append(log, charges, units)
   local dropped = dead(log, units)
   local at, sum, names = math.max(now, log.latest), log.sum, {}
+  -- ahead
+  at = math.max(now + span, log.latest)
+  -- end ahead
   for _, charge in ipairs(charges) do
     for _ = 1, charge.times do
       sum = (sum + charge.cost) % WHOLE

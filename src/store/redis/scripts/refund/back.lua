@@ -7,7 +7,7 @@ local given = 0
 if how == 'reset' then
   redis.call('DEL', unpack(state_keys))
   redis.call('SET', reset_key, string.format('%.0f', now), 'PX', life)
-elseif cost > 0 then
+elseif cost > 0 and (not till or now < till) then
   for q = 1, quotas do
     cost = parts[q] or cost
     if cost > 0 and (not made or number[q]) then

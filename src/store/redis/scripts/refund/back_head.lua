@@ -10,6 +10,8 @@
 --       ..., cost, 'cost'                     refunds from the oldest charge on
 --       ..., instant, cost, number and debt in each quota, quotas, 'charge'
 --                                             refunds exactly this charge
+--       ..., as for 'charge', instant of the decision, end of the mark, 'lease'
+--                                             refunds unspent units of a lease
 --       ..., name of each quota's counter, quotas, 'id'
 --                                             refunds the charge of the record, once
 --
@@ -21,6 +23,8 @@ end
 
 local how, reset_key = argument(), table.remove(KEYS)
 local cost, made, life, record, record_key = 0, nil, nil, nil, nil
+-- For a lease: when it was decided, and from when on no return is accepted.
+local decided, till
 local number, owed_then = {}, {}
 -- The list of a drain's record, and the units that each quota took.
 local drained, parts = nil, {}
@@ -29,7 +33,10 @@ if how == 'reset' then
   life = argument()
 elseif how == 'cost' then
   cost = tonumber(argument())
-elseif how == 'charge' then
+elseif how == 'charge' or how == 'lease' then
+  if how == 'lease' then
+    till, decided = tonumber(argument()), tonumber(argument())
+  end
   for q = tonumber(argument()), 1, -1 do
     owed_then[q], number[q] = tonumber(argument()), tonumber(argument())
   end
@@ -52,7 +59,7 @@ else
 end
 
 local reset = made and redis.call('GET', reset_key)
-if reset and made <= tonumber(reset) then
+if reset and (decided or made) <= tonumber(reset) then
   cost = 0
 end
 

@@ -5,6 +5,10 @@
 -- place: one command for all columns, one or two for the sums of each quota with an ended bucket.
 -- Without room one command writes all. Other checks read and write all columns.
 --
+-- The part between `ahead` and `end ahead` is for policies with leases. Before its quotas a check
+-- then has a number more: how long after TIME its charges are recorded, us. So `bucket_q`, which
+-- is charged, may be later than the one of TIME. `cut_q` is the last bucket that does not count.
+--
 -- Numbers of a quota: length of a bucket, us; limit; kind.
 --
 -- Result of a check, one of these:
@@ -15,6 +19,9 @@
 
 -- The numbers of a check, with its first run of costs.
 local NUMBERS = '<d'
+-- ahead
+  .. 'd'
+-- end ahead
 -- each
   .. 'ddd'
 -- end each
@@ -38,10 +45,16 @@ local window
 
 for _ = 1, checks do
   local ends, cost, times
+  -- ahead
+  local span
+  -- end ahead
   -- each
   local length_q, limit_q, kind_q
   -- end each
   ends,
+  -- ahead
+    span,
+  -- end ahead
   -- each
     length_q, limit_q, kind_q,
   -- end each
@@ -57,6 +70,10 @@ for _ = 1, checks do
   else
     -- each
     local bucket_q = (now - now % length_q) / length_q
+    local cut_q = bucket_q - 65
+    -- ahead
+    bucket_q = (now + span - (now + span) % length_q) / length_q
+    -- end ahead
     local format_q, width_q, modulus_q = '>I4', 4, 4294967296
     if kind_q % 2 == 1 then
       format_q, width_q, modulus_q = '>I8', 8, 4503599627370496
@@ -98,11 +115,10 @@ for _ = 1, checks do
     local spoilt, stepped, room, columns, before, marked = false, false, math.huge, nil, nil, nil
     if usual then
       -- each
-      if ended_q < 65 then
-        local cut = bucket_q - 65
+      if last_q > cut_q then
         counted_q = total_q
-        if cut >= first_q then
-          counted_q = (total_q - read_at(format_q, state, sums_q + (cut - first_q) % KEPT * width_q)) % modulus_q
+        if cut_q >= first_q then
+          counted_q = (total_q - read_at(format_q, state, sums_q + (cut_q - first_q) % KEPT * width_q)) % modulus_q
         end
       end
       -- end each
@@ -112,8 +128,8 @@ for _ = 1, checks do
       spoilt = not columns
       if columns then
         -- each
-        columns[kind_q] = window.own_column(columns, kind_q, bucket_q)
-        counted_q = window.counted_at(columns[kind_q], bucket_q)
+        columns[kind_q] = window.own_column(columns, kind_q, cut_q + 65)
+        counted_q = window.counted_at(columns[kind_q], cut_q + 65)
         stepped = stepped or columns[kind_q] ~= nil and columns[kind_q].last > bucket_q
         -- end each
       end

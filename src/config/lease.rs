@@ -1,0 +1,148 @@
+//! `lease`: how the nodes buy units of a policy and spend them locally.
+
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use super::Policies;
+use super::duration::parse_within;
+use super::fault::{Faults, Place};
+use super::section::Section;
+use super::settings::lease::{NODES, SHAPE, SPAN};
+use super::settings::policy::LEASE;
+use crate::limit::lease::{AUTO, Lease, MOST};
+use crate::limit::lists::Lists;
+use crate::limit::policy::{Algorithm, Options, Policy};
+use crate::limit::quota::{MAX_WINDOW, Quota, Rule};
+use crate::limit::ticks::STEP_BACK;
+use crate::limit::time::{MICROS_PER_MILLI, Micros, span_text};
+use crate::limit::window::BUCKETS;
+
+/// A lease as written: its place, the span without `auto`, and the nodes.
+pub(super) struct LeaseSpec {
+    place: Place,
+    span: Option<Micros>,
+    nodes: NonZeroU64,
+}
+
+/// Reads the member of a policy. `nodes` is the default. None without one, or after a fault.
+pub(super) fn spec(policy: &Section<'_>, nodes: NonZeroU64, faults: &mut Faults) -> Option<LeaseSpec> {
+    let member = policy.entry(LEASE.name)?;
+    let section = Section::open(&member.node, &SHAPE, faults)?;
+    let span = section.or(SPAN.name, None, |node| {
+        let text = node.text("`auto`, or a duration such as `500ms`", faults)?;
+        if text == "auto" {
+            return Some(None);
+        }
+        let refuse = |message| faults.note(node.place, format!("{}: {message}", node.name));
+        parse_within(text, &(MICROS_PER_MILLI..=MAX_WINDOW / MOST)).map_err(refuse).ok().map(Some)
+    });
+    let nodes = section.read_or(&NODES, nodes.get(), faults);
+    Some(LeaseSpec { place: member.place, span: span?, nodes: NonZeroU64::new(nodes?)? })
+}
+
+impl LeaseSpec {
+    /// Adds the lease to a policy and its overrides. Notes everything that does not go with one.
+    pub(super) fn added_to(self, policy: Policy, faults: &mut Faults) -> Policy {
+        let (shortest, ticks) = (shortest_window(&policy), policy.ticks());
+        // A new primary whose clock is behind still counts the charges ahead.
+        let ahead = ticks.map_or(MAX_WINDOW, |ticks| ticks.ahead() * ticks.length() - STEP_BACK);
+        let longest = whole_millis((shortest / MOST).min(ahead));
+        let span = self.span.unwrap_or_else(|| whole_millis(shortest / AUTO).min(ahead).max(MICROS_PER_MILLI));
+        let mut refuse = |sentence: &str| faults.note(self.place, sentence);
+        if longest == 0 {
+            let other = if ticks.is_some() { "another `tick`" } else { "a larger `burst`" };
+            refuse(&format!("no `span` is short enough for this policy: write {other}, or leave `lease` out"));
+        } else if span > longest {
+            let why = if longest == ahead {
+                "since a sliding counter counts only so far ahead"
+            } else {
+                "an eighth of the shortest window"
+            };
+            let [span, longest] = [span, longest].map(span_text);
+            refuse(&format!("a `span` of {span} is too long: write at most {longest}, {why}"));
+        }
+        if policy.options.inline {
+            refuse("`lease` does not go with `inline`, since such checks have their own quotas: leave one of them out");
+        }
+        if ticks.is_some_and(|ticks| ticks.shared) {
+            refuse("`lease` does not go with `shared`, since other programs do not count ahead: leave one of them out");
+        }
+        let lease = Lease { span, nodes: self.nodes };
+        self.leased(policy, lease, faults)
+    }
+
+    /// The same policy and overrides with this lease.
+    fn leased(&self, mut policy: Policy, lease: Lease, faults: &mut Faults) -> Policy {
+        if policy.algorithm == Algorithm::TokenBucket {
+            for quota in &mut policy.quotas {
+                match with_less_burst(quota, lease.span) {
+                    Some(less) => *quota = less,
+                    None => faults.note(
+                        self.place,
+                        format!(
+                            "a `span` of {} leaves nothing of the burst of the quota `{}`: write a larger `burst`, or a \
+                             shorter `span`",
+                            span_text(lease.span),
+                            quota.name
+                        ),
+                    ),
+                }
+            }
+        }
+        let lists = policy.options.lists.take().map(|lists| {
+            let Lists { deny, allow, overrides } = Arc::unwrap_or_clone(lists);
+            let leased = |(policy, line)| (Arc::new(self.leased(Arc::unwrap_or_clone(policy), lease, faults)), line);
+            Arc::new(Lists { deny, allow, overrides: overrides.map(leased) })
+        });
+        let options = Options { lists, lease: Some(lease), ..policy.options };
+        Policy { options, ..policy }
+    }
+}
+
+/// A token bucket without the units that refill in a span, which its nodes may hold. None if
+/// nothing is left.
+fn with_less_burst(quota: &Quota, span: Micros) -> Option<Quota> {
+    let Rule::TokenBucket(rate) = quota.rule else { return None };
+    let refill = (u128::from(rate.units.get()) * u128::from(span)).div_ceil(u128::from(rate.per));
+    let burst = NonZeroU64::new(quota.limit.get().checked_sub(u64::try_from(refill).ok()?)?)?;
+    Quota::bucket(quota.name.clone(), rate, burst)
+}
+
+/// The shortest window of a policy and its overrides, us.
+fn shortest_window(policy: &Policy) -> Micros {
+    let overrides = policy.options.lists.iter().flat_map(|lists| lists.overrides.iter());
+    let all = overrides.map(|(_, (policy, _))| &**policy).chain([policy]).flat_map(|policy| &policy.quotas);
+    all.map(|quota| quota.window).min().unwrap_or(MAX_WINDOW)
+}
+
+/// The span in a form that a file can have, us.
+fn whole_millis(span: Micros) -> Micros {
+    span - span % MICROS_PER_MILLI
+}
+
+impl Policies {
+    /// Advice on leases that leave much of a limit unused.
+    pub(super) fn long_leases(&self) -> impl Iterator<Item = String> {
+        self.by_name.values().filter_map(|policy| {
+            let (span, shortest) = (policy.options.lease?.span, shortest_window(policy));
+            // A charge counts for so long. A bucket's window without its lease was longer.
+            let (window, counted) = match policy.algorithm {
+                Algorithm::FixedWindow => return None,
+                Algorithm::TokenBucket => (shortest + span, shortest + span),
+                Algorithm::SlidingWindow => (shortest, shortest + shortest / BUCKETS + span),
+                Algorithm::SlidingLog | Algorithm::SlidingCounter => (shortest, shortest + span),
+            };
+            let advised = whole_millis(window / AUTO).max(MICROS_PER_MILLI);
+            (span > advised).then(|| {
+                format!(
+                    "policy `{}`: a `lease` with a `span` of {} leaves {} % of the limit usable. Write at most {}, a 64th \
+                     of the shortest window",
+                    policy.name,
+                    span_text(span),
+                    100 * shortest / counted,
+                    span_text(advised)
+                )
+            })
+        })
+    }
+}
