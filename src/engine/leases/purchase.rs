@@ -60,8 +60,8 @@ async fn buy(
     let mut opened = None;
     let taken = match done.unwrap_or(Err(StoreError::Timeout)) {
         Ok(Done::Leased(mut taken, receipt)) => {
-            let units = taken.ruling.verdicts.pop();
             leases.note_remaining(&subject, &taken);
+            let units = taken.ruling.verdicts.pop();
             if let (Some(receipt), Some(verdict)) = (receipt, units) {
                 // Units may come back, so no denial is final.
                 taken.tentative = true;
