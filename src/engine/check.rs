@@ -227,13 +227,17 @@ impl Engine {
     pub(super) async fn call_store(&self, call: StoreCall<'_>, sent: Micros) -> Answers {
         let StoreCall { subject, costs, metas, .. } = call;
         let question = self.prefilter.question(self.store.slot(subject), sent);
-        let taken = within(&self.clock, call.left(sent), self.store.charge(subject, costs, metas)).await;
-        self.learn_or_fall_back(
-            subject,
-            || Work::Take(costs.into()),
-            question,
-            taken.unwrap_or(Err(StoreError::Timeout)),
-        )
+        let left = call.left(sent);
+        let taken = match self.store.embedded() {
+            // It answers at once, so it needs no timer.
+            Some(embedded) if !left.is_zero() => embedded.charge(subject, costs, metas),
+            // Boxed, since it is most of a waiting check's state, and each function that awaits it
+            // copies it.
+            _ => Box::pin(within(&self.clock, left, self.store.charge(subject, costs, metas)))
+                .await
+                .unwrap_or(Err(StoreError::Timeout)),
+        };
+        self.learn_or_fall_back(subject, || Work::Take(costs.into()), question, taken)
     }
 
     /// Turns a store reply to `work` that has just arrived into answers.
