@@ -65,11 +65,11 @@ impl CheckService {
         let is_preflight = origin.is_some() && request.method() == Method::OPTIONS;
         let tracing = node.tracing.as_ref().zip(call);
         let traced = tracing.and_then(|(tracing, call)| begin_trace(tracing, call, &request, self.caller, &id));
-        let answering = AssertUnwindSafe(self.inner.route(request, call, self.caller, has_room)).catch_unwind();
+        let answering = || AssertUnwindSafe(self.inner.route(request, call, self.caller, has_room)).catch_unwind();
         let answered = match &traced {
             _ if is_preflight => Ok(other_node::preflight()),
-            None => answering.await,
-            Some(traced) => Box::pin(traced.within(answering)).await,
+            None => answering().await,
+            Some(traced) => Box::pin(traced.within(answering())).await,
         };
         let mut response = answered.unwrap_or_else(panicked);
         response.headers_mut().insert(REQUEST_ID, id);
