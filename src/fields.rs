@@ -37,7 +37,7 @@ pub fn policy_items(policy: &Policy) -> Vec<u8> {
 pub fn push_policy(policy: &Policy, prefix: &str, items: &mut Vec<u8>) {
     for quota in &policy.quotas {
         let (limit, window) = (quota.limit.get().min(MAX_INTEGER), seconds_up(quota.window));
-        push(items, [prefix, &quota.name], [("q", limit), ("w", window)]);
+        push(items, [prefix, &quota.name], [(b'q', limit), (b'w', window)]);
     }
 }
 
@@ -54,7 +54,7 @@ pub fn push_states(decision: &Decision, prefix: &str, items: &mut Vec<u8>) {
     let latest = whole_seconds(decision.retry_after).filter(|_| !decision.allowed).unwrap_or(u64::MAX);
     let mut state = |quota: &Quota, remaining: u64, reset_after: Micros| {
         let (remaining, reset) = (remaining.min(MAX_INTEGER), seconds_up(reset_after).min(latest));
-        push(items, [prefix, &quota.name], [("r", remaining), ("t", reset)]);
+        push(items, [prefix, &quota.name], [(b'r', remaining), (b't', reset)]);
     };
     for (quota, known) in quotas.iter().zip(&decision.quotas) {
         state(quota, known.remaining, known.reset_after);
@@ -67,7 +67,7 @@ pub fn push_states(decision: &Decision, prefix: &str, items: &mut Vec<u8>) {
 }
 
 /// Avoids the formatting machinery, since every answer has these two fields.
-fn push(items: &mut Vec<u8>, name: [&str; 2], parameters: [(&str, u64); 2]) {
+fn push(items: &mut Vec<u8>, name: [&str; 2], parameters: [(u8, u64); 2]) {
     if !items.is_empty() {
         items.extend_from_slice(b", ");
     }
@@ -75,9 +75,7 @@ fn push(items: &mut Vec<u8>, name: [&str; 2], parameters: [(&str, u64); 2]) {
     name.into_iter().for_each(|part| items.extend_from_slice(part.as_bytes()));
     items.push(b'"');
     for (name, number) in parameters {
-        items.push(b';');
-        items.extend_from_slice(name.as_bytes());
-        items.push(b'=');
+        items.extend_from_slice(&[b';', name, b'=']);
         items.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
     }
 }

@@ -189,7 +189,7 @@ impl Engine {
     #[cold]
     fn compare_with(&self, candidate: &Arc<Policy>, subject: &Subject, answers: &[Answer], charges: bool) {
         let Some(tally) = self.candidates.tally(&subject.policy) else { return };
-        let (subject, now) = (self.subject(candidate, &subject.key), self.clock.now());
+        let (subject, now) = (self.subject(candidate, subject.key.clone()), self.clock.now());
         let mut open = SmallVec::<[Decided; 1]>::new();
         let is_drain = matches!(answers, [Ok(decision)] if decision.parts.is_some());
         for answer in answers {
@@ -231,7 +231,7 @@ impl Engine {
         let Some(candidate) = &subject.policy.options.candidate else { return };
         if let Some(tally) = self.candidates.tally(&subject.policy).filter(|_| refunded != Some(0)) {
             let work = refunded.map_or(Work::Reset, Work::Refund);
-            let subject = self.subject(candidate, &subject.key);
+            let subject = self.subject(candidate, subject.key.clone());
             self.start(Call { subject, work, decided: SmallVec::new(), tally });
         }
     }

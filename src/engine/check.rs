@@ -2,6 +2,7 @@
 //! or else the store. If the store fails, the fallback answers. Checks of many keys take the same
 //! steps.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use crate::telemetry::traces;
 pub struct Check {
     pub policy: String,
     /// 1 to 1024 bytes, as the caller wrote it.
-    pub key: String,
+    pub key: Arc<str>,
     /// 0 to 10^15 units; 0 only peeks.
     pub cost: u64,
     /// The cause of the charge, 1 to 256 bytes. Sliding logs store it.
@@ -46,8 +47,8 @@ pub struct Check {
 
 impl Check {
     /// A check with nothing but the required members.
-    pub fn new(policy: String, key: String, cost: u64, door: Door) -> Self {
-        let (meta, id, over, quotas, within) = (None, None, Over::Deny, None, None);
+    pub fn new(policy: String, key: impl Into<Arc<str>>, cost: u64, door: Door) -> Self {
+        let (key, meta, id, over, quotas, within) = (key.into(), None, None, Over::Deny, None, None);
         Self { policy, key, cost, meta, id, over, quotas, door, within }
     }
 
@@ -164,14 +165,17 @@ impl Engine {
     pub(super) fn resolve(&self, check: &Check) -> Result<Resolved, CheckError> {
         let running = self.running.load();
         let policy = configured(&running.policies, &check.policy)?;
-        let key = policy.key_type.normalise(&check.key)?;
+        let key = match policy.key_type.normalise(&check.key)? {
+            Cow::Borrowed(_) => check.key.clone(),
+            Cow::Owned(normalised) => normalised.into(),
+        };
         let own = check.quotas.as_ref().map(|quotas| self.inline.policy(policy, quotas)).transpose()?;
         let (policy, listed) = match policy.applied(&key, &check.key) {
             Applied::Listed(listed) => (policy, Some(listed)),
             // A check's own quotas beat an override.
             Applied::Counted(policy) => (own.as_ref().unwrap_or(policy), None),
         };
-        Ok(Resolved { subject: self.subject(policy, &key), listed, door: check.door, within: check.within })
+        Ok(Resolved { subject: self.subject(policy, key), listed, door: check.door, within: check.within })
     }
 
     /// Resolves a key to the policy that counts it, even if a list decides for it.
@@ -183,13 +187,13 @@ impl Engine {
             Applied::Listed(listed) => (policy.counting(&normalised, key), Some(listed)),
             Applied::Counted(counting) => (counting, None),
         };
-        Ok(Resolved { subject: self.subject(counting, &normalised), listed, door, within: None })
+        Ok(Resolved { subject: self.subject(counting, normalised.into()), listed, door, within: None })
     }
 
     /// The subject for a normalised key under a policy.
-    pub(super) fn subject(&self, policy: &Arc<Policy>, key: &str) -> Subject {
-        let fingerprint = self.fingerprinter.fingerprint(policy.counters(), key);
-        Subject { policy: policy.clone(), key: key.into(), fingerprint }
+    pub(super) fn subject(&self, policy: &Arc<Policy>, key: Arc<str>) -> Subject {
+        let fingerprint = self.fingerprinter.fingerprint(policy.counters(), &key);
+        Subject { policy: policy.clone(), key, fingerprint }
     }
 }
 
@@ -227,13 +231,17 @@ impl Engine {
         }
         let StoreCall { subject, costs, metas, .. } = call;
         let question = self.prefilter.question(self.store.slot(subject), sent);
-        let taken = within(&self.clock, call.left(sent), self.store.charge(subject, costs, metas)).await;
-        self.learn_or_fall_back(
-            subject,
-            || Work::Take(costs.into()),
-            question,
-            taken.unwrap_or(Err(StoreError::Timeout)),
-        )
+        let left = call.left(sent);
+        let taken = match self.store.embedded() {
+            // It answers at once, so it needs no timer.
+            Some(embedded) if !left.is_zero() => embedded.charge(subject, costs, metas),
+            // Boxed, since it is most of a waiting check's state, and each function that awaits it
+            // copies it.
+            _ => Box::pin(within(&self.clock, left, self.store.charge(subject, costs, metas)))
+                .await
+                .unwrap_or(Err(StoreError::Timeout)),
+        };
+        self.learn_or_fall_back(subject, || Work::Take(costs.into()), question, taken)
     }
 
     /// Turns a store reply to `work` that has just arrived into answers.

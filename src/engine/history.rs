@@ -125,7 +125,7 @@ mod tests {
 
     fn check(policy: &str) -> Check {
         let meta = Some("user-42".into());
-        Check { meta, ..Check::new(policy.into(), "k".into(), 3, Door::Http) }
+        Check { meta, ..Check::new(policy.into(), "k", 3, Door::Http) }
     }
 
     fn subject(engine: &Engine, policy: &str) -> Subject {

@@ -144,47 +144,53 @@ fn millis(wait: Wait) -> Option<u64> {
 /// still escapes the texts.
 pub(super) struct Object<'a> {
     out: &'a mut Vec<u8>,
-    is_empty: bool,
+    /// The byte before the next member: a bracket or a comma.
+    lead: u8,
 }
 
 impl<'a> Object<'a> {
     fn write(out: &'a mut Vec<u8>, write: impl FnOnce(&mut Self)) {
-        out.push(b'{');
-        let mut object = Self { out, is_empty: true };
+        let mut object = Self { out, lead: b'{' };
         write(&mut object);
+        if object.lead == b'{' {
+            object.out.push(b'{');
+        }
         object.out.push(b'}');
     }
 
     /// Adds a name and returns the buffer for its value. The names are constants, so inlining turns
-    /// them into a few moves each.
+    /// them into a few moves each. That holds only if the callers here are inlined as well.
     #[inline(always)]
     fn member(&mut self, name: &str) -> &mut Vec<u8> {
-        if !std::mem::replace(&mut self.is_empty, false) {
-            self.out.push(b',');
-        }
-        self.out.push(b'"');
+        let lead = std::mem::replace(&mut self.lead, b',');
+        self.out.extend_from_slice(&[lead, b'"']);
         self.out.extend_from_slice(name.as_bytes());
         self.out.extend_from_slice(b"\":");
         self.out
     }
 
+    #[inline(always)]
     pub(super) fn bool(&mut self, name: &str, value: bool) {
         self.member(name).extend_from_slice(if value { b"true" } else { b"false" });
     }
 
+    #[inline(always)]
     pub(super) fn number(&mut self, name: &str, value: u64) {
-        self.member(name).extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+        push_number(self.member(name), value);
     }
 
     /// Writes `None` as `null`.
+    #[inline(always)]
     pub(super) fn optional(&mut self, name: &str, value: Option<u64>) {
+        let out = self.member(name);
         match value {
-            Some(value) => self.number(name, value),
-            None => self.member(name).extend_from_slice(b"null"),
+            Some(value) => push_number(out, value),
+            None => out.extend_from_slice(b"null"),
         }
     }
 
     /// Writes a text that needs no escapes.
+    #[inline(always)]
     pub(super) fn word(&mut self, name: &str, value: &str) {
         let out = self.member(name);
         out.push(b'"');
@@ -193,6 +199,7 @@ impl<'a> Object<'a> {
     }
 
     /// Writes any other value.
+    #[inline(always)]
     pub(super) fn value(&mut self, name: &str, value: &(impl Serialize + ?Sized)) {
         // Writing to a `Vec` cannot fail, and no value here has map keys that serde_json rejects.
         let _ = serde_json::to_writer(self.member(name), value);
@@ -220,6 +227,10 @@ impl<'a> Object<'a> {
         items.for_each(|item| list.object(|object| write(item, object)));
         list.close();
     }
+}
+
+fn push_number(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// An array of objects under construction.

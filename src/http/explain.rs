@@ -22,9 +22,9 @@ pub(super) async fn explain(State(node): State<Node>, RawQuery(query): RawQuery)
     let Explanation { key, found, applied } = explained;
     Ok(answer::object(|object| {
         object.value("policy", &policy.name);
-        object.value("key", &check.key);
+        object.value("key", &*check.key);
         // Only if the caller spelled it differently.
-        object.given("normalised", Some(&key).filter(|key| **key != check.key));
+        object.given("normalised", Some(&key).filter(|key| **key != *check.key));
         object.word("algorithm", policy.algorithm.name());
         if let Some(found) = found {
             write_found(object, &found);

@@ -44,11 +44,11 @@ fn made() -> HeaderValue {
 
 /// The number in hexadecimal.
 fn digits(number: u64) -> [u8; 16] {
-    let mut shift = 64;
-    [0; 16].map(|_: u8| {
-        shift -= 4;
-        b"0123456789abcdef"[usize::from((number >> shift) as u8 & 15)]
-    })
+    let mut digits = [0; 16];
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(number.to_be_bytes()) {
+        pair.copy_from_slice(&[byte >> 4, byte & 15]);
+    }
+    digits.map(|digit| digit + if digit < 10 { b'0' } else { b'a' - 10 })
 }
 
 /// The reason to reject a request whose length or target a proxy may understand differently. Almost
@@ -87,8 +87,9 @@ pub(super) fn framing_fault(head: &Parts) -> Option<&'static str> {
 
 /// Whether `text` is `uri-host [":" port]` (RFC 9110, 7.2), which may be empty.
 fn is_host(text: &[u8]) -> bool {
-    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%".contains(byte);
-    let is_address = |byte: &u8| byte.is_ascii_hexdigit() || b":.".contains(byte);
+    let is_mark = |byte: &u8| matches!(byte, b'!' | b'$'..=b'.' | b';' | b'=' | b'_' | b'~');
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || is_mark(byte);
+    let is_address = |byte: &u8| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.');
     let (is_right, port) = match text.strip_prefix(b"[") {
         None => {
             let end = text.iter().position(|byte| *byte == b':').unwrap_or(text.len());

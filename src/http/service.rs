@@ -62,14 +62,14 @@ impl CheckService {
         let call = Call::find(request.method(), request.uri().path());
         let for_other_nodes = call.filter(|call| call.is_for_other_nodes() && call.is_on(self.inner.surface));
         let origin = for_other_nodes.and_then(|_| other_node::admit(node, request.headers_mut()));
-        let preflight = origin.as_ref().and_then(|_| other_node::preflight(request.method()));
+        let is_preflight = origin.is_some() && request.method() == Method::OPTIONS;
         let tracing = node.tracing.as_ref().zip(call);
         let traced = tracing.and_then(|(tracing, call)| begin_trace(tracing, call, &request, self.caller, &id));
-        let answering = AssertUnwindSafe(self.inner.route(request, call, self.caller, has_room)).catch_unwind();
-        let answered = match (preflight, &traced) {
-            (Some(preflight), _) => Ok(preflight),
-            (None, None) => answering.await,
-            (None, Some(traced)) => Box::pin(traced.within(answering)).await,
+        let answering = || AssertUnwindSafe(self.inner.route(request, call, self.caller, has_room)).catch_unwind();
+        let answered = match &traced {
+            _ if is_preflight => Ok(other_node::preflight()),
+            None => answering().await,
+            Some(traced) => Box::pin(traced.within(answering())).await,
         };
         let mut response = answered.unwrap_or_else(panicked);
         response.headers_mut().insert(REQUEST_ID, id);

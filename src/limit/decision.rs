@@ -205,15 +205,17 @@ pub fn look(policy: &Policy, states: &[State], now: Micros, cost: u64) -> Ruling
 /// Computes waits from the state after the whole list, since the next caller meets that state. A
 /// batch may split the checks of one key into several calls. The later calls are next callers too.
 pub(super) fn ruling(policy: &Policy, states: &[State], now: Micros, mut verdicts: Vec<Verdict>) -> Ruling {
+    let of_one = open_last(policy, states, now, 1);
     for verdict in &mut verdicts {
-        let (last, wait) = open_last(policy, states, now, verdict.cost);
+        // Nearly all checks cost 1.
+        let (last, wait) = if verdict.cost == 1 { of_one } else { open_last(policy, states, now, verdict.cost) };
         (verdict.again_after, verdict.again_binding) = (wait, last);
         if !verdict.allowed {
             verdict.retry_after = wait;
             verdict.binding = last;
         }
     }
-    let closed = match open_last(policy, states, now, 1) {
+    let closed = match of_one {
         (_, Wait::For(span @ 1..)) => verdicts.last().map(|last| Closed { span, left: last.quotas.clone() }),
         (_, Wait::For(0) | Wait::Never) => None,
     };

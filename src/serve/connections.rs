@@ -223,11 +223,12 @@ impl Connection {
         let shared = backlog.clone();
         let age = service.connection_age();
         let service = service_fn(move |request: Request<Incoming>| {
-            let (version, backlog) = (request.version(), shared.clone());
+            let (version, service, backlog) = (request.version(), service.clone(), shared.clone());
             let open = (version == Version::HTTP_2).then(|| backlog.begin_request());
-            let answering = service.clone().answer(request, backlog.has_room());
+            let has_room = backlog.has_room();
             async move {
-                let answer = answering.await;
+                // A future that the block captures would be stored twice.
+                let answer = service.answer(request, has_room).await;
                 // A client that sends many requests at once gets one long answer per turn.
                 if is_long(&answer) {
                     yield_now().await;

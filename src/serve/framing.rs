@@ -116,10 +116,8 @@ impl FramingGuard {
             return;
         }
         self.keep(bytes);
-        let is = |name: &[u8]| {
-            let begins = self.start[..self.length].get(..name.len()).is_some_and(|it| it.eq_ignore_ascii_case(name));
-            begins && self.start[..self.length].get(name.len()) == Some(&b':')
-        };
+        let line = &self.start[..self.length];
+        let is = |name: &[u8]| line.get(name.len()) == Some(&b':') && line[..name.len()].eq_ignore_ascii_case(name);
         let (is_length, is_codings) = (is(LENGTH), is(CODINGS));
         if !is_length && !is_codings {
             return;

@@ -142,9 +142,7 @@ impl Store {
     pub async fn charge(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
         match self {
             Self::Memory(memory) => memory.charge(subject, costs, metas),
-            // Boxed, since it is most of a waiting check's state, and each function that awaits it
-            // copies it.
-            Self::Redis(redis) => Box::pin(redis.charge(subject, costs, metas)).await,
+            Self::Redis(redis) => redis.charge(subject, costs, metas).await,
         }
     }
 

@@ -25,7 +25,7 @@ fn keys(gate: &Gate, peer: &str, method: &str, path: &str, fields: &[(&str, &str
         headers: &headers,
     };
     let plan = plan(gate, &question);
-    let keys = plan.checks.map(|checks| checks.into_iter().map(|check| check.key).collect());
+    let keys = plan.checks.map(|checks| checks.into_iter().map(|check| check.key.to_string()).collect());
     keys.map_err(|missing| missing.to_string())
 }
 

@@ -103,13 +103,16 @@ fn header(bytes: &[u8], start: usize, too_long: ProtocolError) -> Result<Option<
 
 /// An integer in the only spelling that Redis knows.
 pub(super) fn number(digits: &[u8]) -> Option<i64> {
-    let magnitude = digits.strip_prefix(b"-").unwrap_or(digits);
-    let is_canonical = match magnitude {
-        [b'0'] => digits.len() == 1,
-        [first, rest @ ..] => matches!(first, b'1'..=b'9') && rest.iter().all(u8::is_ascii_digit),
-        [] => false,
+    let (digits, sign) = digits.strip_prefix(b"-").map_or((digits, 1), |digits| (digits, -1));
+    let append = |number: i64, digit: &u8| {
+        let digit = digit.is_ascii_digit().then(|| sign * i64::from(digit - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
     };
-    std::str::from_utf8(digits).ok().filter(|_| is_canonical)?.parse().ok()
+    match digits {
+        [b'0'] => (sign == 1).then_some(0),
+        [b'1'..=b'9', ..] => digits.iter().try_fold(0, append),
+        _ => None,
+    }
 }
 
 /// A command as a person types it.
@@ -270,5 +273,16 @@ mod tests {
         assert_eq!(decoded(format!("*1\r\n${digits}").as_bytes()), Err("too big bulk count string".to_owned()));
         assert_eq!(decoded(&vec![b'a'; MAX_COMMAND]), Err("too big inline request".to_owned()));
         assert_eq!(decoded(&vec![b'a'; MAX_COMMAND - 1]), Ok(None));
+    }
+
+    #[test]
+    fn an_integer_has_one_spelling() {
+        let (least, most) = (i64::MIN.to_string(), i64::MAX.to_string());
+        for (digits, value) in [("0", 0), ("7", 7), ("-10", -10), (&*least, i64::MIN), (&*most, i64::MAX)] {
+            assert_eq!(number(digits.as_bytes()), Some(value), "{digits}");
+        }
+        for wrong in ["", "-", "-0", "00", "01", "+1", "1a", "9223372036854775808", "-9223372036854775809"] {
+            assert_eq!(number(wrong.as_bytes()), None, "{wrong}");
+        }
     }
 }

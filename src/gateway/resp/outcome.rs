@@ -45,10 +45,10 @@ impl Refusal {
 pub(super) type Ran = Result<Outcome, Refusal>;
 
 /// A partition key.
-pub(super) fn key(word: &[u8]) -> Result<String, Refusal> {
+pub(super) fn key(word: &[u8]) -> Result<&str, Refusal> {
     let key = text("key", word)?;
     check_length(key).map_err(|wrong| Refusal::text(format!("ERR the key {wrong}")))?;
-    Ok(key.to_owned())
+    Ok(key)
 }
 
 pub(super) fn text<'a>(name: &str, word: &'a [u8]) -> Result<&'a str, Refusal> {

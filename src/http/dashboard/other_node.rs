@@ -3,7 +3,7 @@
 //! Browsers let a page of another origin read an answer only by the protocol of CORS. They ask for
 //! permission first, without a token, since the page sends `Authorization`.
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::node::Node;
@@ -22,15 +22,13 @@ pub(in crate::http) fn admit(node: &Node, headers: &mut HeaderMap) -> Option<Hea
 }
 
 /// Answers the question of the browser before the call.
-pub(in crate::http) fn preflight(method: &Method) -> Option<Response> {
-    (method == Method::OPTIONS).then(|| {
-        let fields = [
-            (header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET")),
-            (header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("authorization")),
-            (header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600")),
-        ];
-        (StatusCode::NO_CONTENT, fields).into_response()
-    })
+pub(in crate::http) fn preflight() -> Response {
+    let fields = [
+        (header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET")),
+        (header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("authorization")),
+        (header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600")),
+    ];
+    (StatusCode::NO_CONTENT, fields).into_response()
 }
 
 /// Lets the page of `origin` read the answer.

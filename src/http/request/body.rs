@@ -99,6 +99,8 @@ fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
         Some(if values.next().is_none() { first.to_str().unwrap_or("?") } else { "?" })
     };
     match field(header::CONTENT_TYPE) {
+        // As nearly all clients write it.
+        Some("application/json") => {}
         Some(content_type) if is_json(content_type) => {}
         Some(_) => return Err(Problem::unsupported_media_type("send Content-Type: application/json, in UTF-8")),
         None => return Err(Problem::unsupported_media_type("say Content-Type: application/json")),

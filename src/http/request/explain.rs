@@ -126,7 +126,7 @@ fn read_check(
     let mut members = Members::open(value, at, names, violations)?;
     members.require("key");
     let policy = members.take("policy", string);
-    let key = members.take("key", key);
+    let key = members.take("key", key).map(Into::into);
     let cost = members.take("cost", cost);
     let meta = members.take("meta", meta);
     let id = members.take("id", id).map(Into::into);

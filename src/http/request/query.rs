@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn parameters_are_decoded_as_forms_are() {
         let check = usage(Some("key=a+b%26c%C3%A4&policy=p")).unwrap();
-        assert_eq!((check.key.as_str(), check.policy.as_str()), ("a b&cä", "p"));
+        assert_eq!((&*check.key, &*check.policy), ("a b&cä", "p"));
         assert_eq!(usage(Some("key=a")).unwrap().policy, "default");
     }
 
