@@ -33,6 +33,9 @@ pub const LEAST: u64 = 4;
 /// The share of its span that a lease does not use, for clocks that drift apart: 1/256.
 const DRIFT: Micros = 256;
 
+/// Instants in a span at which the leases of a node end.
+const ENDS: u64 = 16;
+
 /// The shortest window has this many spans under `span: auto`.
 pub const AUTO: u64 = 64;
 
@@ -66,6 +69,13 @@ impl Lease {
             _ => self.span,
         };
         span - span.div_ceil(DRIFT)
+    }
+
+    /// The same, cut to one of the 16 instants in a span at which a node's leases end. Then returns
+    /// share round trips. `sent` is when the call was sent, us.
+    pub fn lasts_together(self, lasts: Micros, sent: Micros) -> Micros {
+        let apart = (self.span / ENDS).max(1);
+        ((sent + lasts) / apart * apart).saturating_sub(sent)
     }
 
     /// How long the store accepts a return after the sale, us.
@@ -174,6 +184,16 @@ mod tests {
         ] {
             assert_eq!(lease(nodes).units(demand, remaining, cost), units, "{nodes} {demand} {remaining} {cost}");
         }
+    }
+
+    #[test]
+    fn leases_end_together_and_never_late() {
+        let (lease, apart) = (lease(1), SPAN / 16);
+        for sent in (0..4 * apart).step_by(997) {
+            let lasts = lease.lasts_together(SPAN - 1, sent);
+            assert!((SPAN - apart - 1..SPAN).contains(&lasts) && (sent + lasts).is_multiple_of(apart), "{sent}");
+        }
+        assert_eq!(lease.lasts_together(3, 2), 0);
     }
 
     #[test]

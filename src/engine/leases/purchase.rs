@@ -52,6 +52,7 @@ async fn buy(
     let _open = leases.open.subscribe();
     let (slot, hold) = (engine.store.slot(&subject), lease.hold(policy.timeout));
     let (sent, owner) = (engine.clock.instant(), leases.generations.owner(slot));
+    let sent_at = engine.clock.now();
     let mut resets = None;
     leases.change(&subject, |key| resets = Some(key.resets));
     let work = Work::Lease { costs, hold };
@@ -66,8 +67,9 @@ async fn buy(
                 // Units may come back, so no denial is final.
                 taken.tentative = true;
                 leases.counts.bought.add(receipt.charge.cost);
+                let lasts = lease.lasts_together(lease.lasts(&policy, &verdict.quotas), sent_at);
                 opened = Some(Arc::new(OpenLease {
-                    hand: Hand::new(receipt.charge.cost, lease.lasts(&policy, &verdict.quotas)),
+                    hand: Hand::new(receipt.charge.cost, lasts),
                     quotas: verdict.quotas,
                     receipt,
                     sent,

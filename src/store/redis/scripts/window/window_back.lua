@@ -37,6 +37,11 @@ local changed = false
 local function take_back(q)
   local kind, given, left = kinds[q], 0, {}
   local own = made and window.bucket_of(kind, made)
+  -- Most give-backs concern a recent bucket with other charges.
+  if own and own >= bucket[q] - 64 and columns[kind] and window.lowered(columns[kind], own, cost) then
+    changed = true
+    return cost
+  end
   for _, held in ipairs(columns[kind] and window.buckets_of(columns[kind]) or {}) do
     local amount = 0
     if held[1] >= bucket[q] - 64 and (not own or own == held[1]) then
