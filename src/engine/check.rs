@@ -212,18 +212,6 @@ pub(super) fn metas<'a>(subject: &Subject, checks: impl Iterator<Item = &'a Chec
 }
 
 impl Engine {
-    /// Splits the costs into several calls if one would occupy the store too long. All calls share
-    /// the deadline, and each has its own answer.
-    pub(super) async fn call_store_in_parts(&self, call: StoreCall<'_>, now: Micros) -> Answers {
-        let (mut answers, mut rest, mut sent) = (Answers::new(), call, now);
-        while !rest.costs.is_empty() {
-            let (part, later) = rest.split_at(self.store.first_part(&rest.subject.policy, rest.costs));
-            answers.extend(self.call_store(part, sent).await);
-            (rest, sent) = (later, self.clock.now());
-        }
-        answers
-    }
-
     /// Calls the store at the instant `sent`, us.
     pub(super) async fn call_store(&self, call: StoreCall<'_>, sent: Micros) -> Answers {
         if let Some(units) = call.units {

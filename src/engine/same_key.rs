@@ -78,4 +78,16 @@ impl Engine {
         }
         answers.into_iter().flatten().collect()
     }
+
+    /// Splits the costs into several calls if one would occupy the store too long. All calls share
+    /// the deadline, and each has its own answer.
+    async fn call_store_in_parts(&self, call: StoreCall<'_>, now: Micros) -> Answers {
+        let (mut answers, mut rest, mut sent) = (Answers::new(), call, now);
+        while !rest.costs.is_empty() {
+            let (part, later) = rest.split_at(self.store.first_part(&rest.subject.policy, rest.costs));
+            answers.extend(self.call_store(part, sent).await);
+            (rest, sent) = (later, self.clock.now());
+        }
+        answers
+    }
 }

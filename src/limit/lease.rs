@@ -9,7 +9,7 @@
 //! the interval. So that sale counted them all, and they fit under the limit together. A node
 //! without leases counts them too, since recorded charges ahead of it count.
 //!
-//! A fixed window ends its leases ([`Lease::lasts`]). So units are spent in the window that sold
+//! A fixed window ends its leases ([`Policy::lease_lasts`](super::policy::Policy::lease_lasts)). So units are spent in the window that sold
 //! them.
 //!
 //! A token bucket sells at most burst + rate × t units in a time t. Units spent in an interval of
@@ -23,8 +23,6 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::decision::QuotaStates;
-use super::policy::{Algorithm, Policy};
 use super::time::{Micros, micros};
 
 /// The fewest units of a lease. With fewer left, the store decides each unit.
@@ -61,13 +59,9 @@ impl Lease {
         (units >= LEAST).then_some(units)
     }
 
-    /// How long units of a call may be spent after it was sent, us. Fixed windows end before that,
-    /// as the states after the sale say.
-    pub fn lasts(self, policy: &Policy, states: &QuotaStates) -> Micros {
-        let span = match policy.algorithm {
-            Algorithm::FixedWindow => states.iter().map(|state| state.reset_after).fold(self.span, Micros::min),
-            _ => self.span,
-        };
+    /// How long units of a call may be spent after it was sent, us, at most for `most`.
+    pub fn lasts(self, most: Micros) -> Micros {
+        let span = self.span.min(most);
         span - span.div_ceil(DRIFT)
     }
 

@@ -172,6 +172,13 @@ impl Policy {
         }
     }
 
+    /// How long units of `lease` may be spent after their call was sent, us. `resets` has us until
+    /// each quota is full again, as of the sale. Fixed windows end their leases then.
+    pub fn lease_lasts(&self, lease: Lease, resets: impl Iterator<Item = Micros>) -> Micros {
+        let ends = resets.filter(|_| self.algorithm == Algorithm::FixedWindow).min();
+        lease.lasts(ends.unwrap_or(Micros::MAX))
+    }
+
     /// Whether the policy counts a limit of Envoy's and stands in no configuration.
     pub fn is_of_envoy(&self) -> bool {
         self.name.starts_with("envoy:")

@@ -67,7 +67,8 @@ async fn buy(
                 // Units may come back, so no denial is final.
                 taken.tentative = true;
                 leases.counts.bought.add(receipt.charge.cost);
-                let lasts = lease.lasts_together(lease.lasts(&policy, &verdict.quotas), sent_at);
+                let resets = verdict.quotas.iter().map(|quota| quota.reset_after);
+                let lasts = lease.lasts_together(policy.lease_lasts(lease, resets), sent_at);
                 opened = Some(Arc::new(OpenLease {
                     hand: Hand::new(receipt.charge.cost, lasts),
                     quotas: verdict.quotas,

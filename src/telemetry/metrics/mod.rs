@@ -79,7 +79,7 @@ metrics! {
         pub fallback: Family<u64> = "tollgate_fallback",
         /// Checks that a candidate decided beside its policy, by the comparison of both.
         pub candidate_checks: Family<u64> = "tollgate_candidate_checks",
-        /// Leases that this node buys or holds, also spent ones until their end.
+        /// Leases that this node buys, holds or returns.
         pub leases_open: Family<f64> = "tollgate_leases_open",
         /// Units that this node bought by leases, and what became of them: spent, returned or lost.
         pub lease_units: Family<u64> = "tollgate_lease_units",

@@ -595,7 +595,8 @@ impl<'a> History<'a> {
     /// As the engine holds what it has bought.
     fn open(&mut self, call: &Call, receipt: Box<LeaseReceipt>, charge: Charge, units: &Verdict) {
         let (node, place) = (call.node, self.leases.len());
-        let lasts = self.shape.lease.lasts(&self.shape.leased, &units.quotas);
+        let resets = units.quotas.iter().map(|quota| quota.reset_after);
+        let lasts = self.shape.leased.lease_lasts(self.shape.lease, resets);
         let hand = Hand::new(receipt.charge.cost, lasts);
         let (sent, owner) = (call.sent, call.owner);
         self.tell(|_| format!("node {node}: has bought {} for {lasts}", receipt.charge.cost));

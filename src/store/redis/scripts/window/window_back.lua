@@ -33,12 +33,31 @@ end
 local state_keys = {state_key}
 local changed = false
 
+-- Takes units from one of the latest buckets, and lowers the sums from there on. Returns whether the
+-- bucket keeps some. Otherwise nothing has changed.
+local function lowered(column, number, units)
+  if number < column.first or number > column.last or number + 4 < column.last then
+    return false
+  end
+  local _, format, width, modulus = window.terms(column.kind)
+  if (window.sum_of(column, number) - window.sum_of(column, number - 1)) % modulus <= units then
+    return false
+  end
+  for later = number, column.last - 1 do
+    local place = (later - column.first) % KEPT * width
+    local sum = pack(format, (read_at(format, column.sums, place + 1) - units) % modulus)
+    column.sums = string.sub(column.sums, 1, place) .. sum .. string.sub(column.sums, place + width + 1)
+  end
+  column.total = (column.total - units) % modulus
+  return true
+end
+
 -- Refunds a charge made at `made` in its own bucket, and a cost from the oldest counting bucket on.
 local function take_back(q)
   local kind, given, left = kinds[q], 0, {}
   local own = made and window.bucket_of(kind, made)
   -- Most give-backs concern a recent bucket with other charges.
-  if own and own >= bucket[q] - 64 and columns[kind] and window.lowered(columns[kind], own, cost) then
+  if own and own >= bucket[q] - 64 and columns[kind] and lowered(columns[kind], own, cost) then
     changed = true
     return cost
   end

@@ -113,26 +113,6 @@ local function windows()
     return buckets
   end
 
-  -- Takes units from one of the latest buckets, and lowers the sums from there on. Returns whether
-  -- the bucket keeps some. Otherwise nothing has changed.
-  local function lowered(column, bucket, units)
-    if bucket < column.first or bucket > column.last or bucket + 4 < column.last then
-      return false
-    end
-    local _, format, width, modulus = terms(column.kind)
-    local held = (sum_of(column, bucket) - sum_of(column, bucket - 1)) % modulus
-    if held <= units then
-      return false
-    end
-    for later = bucket, column.last - 1 do
-      local place = (later - column.first) % KEPT * width
-      local sum = pack(format, (read_at(format, column.sums, place + 1) - units) % modulus)
-      column.sums = string.sub(column.sums, 1, place) .. sum .. string.sub(column.sums, place + width + 1)
-    end
-    column.total = (column.total - units) % modulus
-    return true
-  end
-
   -- The room for `count` sums.
   local function places_for(count)
     if count <= 0 then
@@ -306,8 +286,8 @@ local function windows()
 
   return {
     bucket_of = bucket_of, buckets_of = buckets_of, charged_in = charged_in, column_of = column_of,
-    columns_of = columns_of, counted_at = counted_at, filled = filled, lowered = lowered,
-    other_width = other_width, own_column = own_column, terms = terms, write = write,
+    columns_of = columns_of, counted_at = counted_at, filled = filled, other_width = other_width,
+    own_column = own_column, sum_of = sum_of, terms = terms, write = write,
   }
 end
 
