@@ -9,8 +9,9 @@
 //! the interval. So that sale counted them all, and they fit under the limit together. A node
 //! without leases counts them too, since recorded charges ahead of it count.
 //!
-//! A fixed window ends its leases ([`Policy::lease_lasts`](super::policy::Policy::lease_lasts)). So units are spent in the window that sold
-//! them.
+//! A fixed window ends its leases, see
+//! [`Policy::lease_lasts`](super::policy::Policy::lease_lasts). So units are spent in the window
+//! that sold them.
 //!
 //! A token bucket sells at most burst + rate × t units in a time t. Units spent in an interval of
 //! length t were sold in t + span. So a policy with leases gives up ceil(rate × span) of its burst,

@@ -28,21 +28,22 @@ pub enum Op {
 
 /// Steps through time from `steps.rs`, with an operation each. Only policies with leases lease.
 pub fn ops(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<(Step, Op)>> + use<> {
-    let leases = policy.options.lease.is_some();
-    let if_leased = move |op: Op| if leases { op } else { Op::Take };
-    let op = prop_oneof![
+    let usual = prop_oneof![
         8 => Just(Op::Take),
         1 => Just(Op::Look),
         5 => Just(Op::Drain),
         6 => any::<usize>().prop_map(Op::Once),
         5 => Just(Op::Reserve),
         4 => any::<usize>().prop_map(Op::GiveBack),
-        6 => (1..20u64).prop_map(move |units| if_leased(Op::Lease(units))),
-        6 => any::<usize>().prop_map(move |choice| if_leased(Op::Return(choice))),
         1 => Just(Op::Refund),
         4 => any::<usize>().prop_map(Op::RefundOnce),
         1 => prop::bool::weighted(0.2).prop_map(|reset| if reset { Op::Reset } else { Op::Take }),
     ];
+    let of_leases = prop_oneof![(1..20u64).prop_map(Op::Lease), any::<usize>().prop_map(Op::Return)];
+    let op = match policy.options.lease {
+        Some(_) => prop_oneof![3 => usual, 1 => of_leases].boxed(),
+        None => usual.boxed(),
+    };
     (steps(policy, count), prop::collection::vec(op, count))
         .prop_map(|(steps, ops)| steps.into_iter().zip(ops).collect())
 }
