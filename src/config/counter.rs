@@ -1,8 +1,5 @@
 //! The settings of sliding counters: `tick`, `shared` and `strict`.
 
-use std::sync::Arc;
-
-use crate::limit::lists::Lists;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Quota, Rule};
 use crate::limit::ticks::{MAX_TICKS, Ticks};
@@ -60,7 +57,7 @@ pub(super) fn with_longest(mut quotas: Vec<Quota>) -> Vec<Quota> {
 
 /// The policies, in which shared counters live for the longest window that counts them. Notes
 /// shared policies of different ticks.
-pub(super) fn with_shared_life(members: &[Member], mut policies: Vec<Policy>, faults: &mut Faults) -> Vec<Policy> {
+pub(super) fn with_shared_life(members: &[Member], policies: Vec<Policy>, faults: &mut Faults) -> Vec<Policy> {
     let shared = || policies.iter().filter_map(|policy| policy.shared_ticks().map(|ticks| (policy, ticks)));
     let Some((first, ticks)) = shared().next() else { return policies };
     for (policy, other) in shared().filter(|(_, other)| other.length() != ticks.length()) {
@@ -74,12 +71,11 @@ pub(super) fn with_shared_life(members: &[Member], mut policies: Vec<Policy>, fa
         faults.note(place, sentence);
     }
     let life = shared().map(|(policy, _)| longest_life(policy)).max().unwrap_or_default();
-    for policy in &mut policies {
-        if policy.shared_ticks().is_some() {
-            set_life(policy, life);
-        }
-    }
-    policies
+    let with_shared = |policy: Policy| match policy.shared_ticks() {
+        Some(_) => with_life(policy, life),
+        None => policy,
+    };
+    policies.into_iter().map(with_shared).collect()
 }
 
 /// The longest window, in ticks, by which this policy or one of its overrides counts a key. A check
@@ -88,26 +84,16 @@ fn longest_life(policy: &Policy) -> u64 {
     if policy.options.inline {
         return MAX_TICKS;
     }
-    let lists = policy.options.lists.iter();
-    let overrides = lists.flat_map(|lists| lists.overrides.iter().map(|(_, (policy, _))| &**policy));
-    overrides.chain([policy]).filter_map(Policy::ticks).map(Ticks::longest).max().unwrap_or_default()
+    policy.with_its_overrides().filter_map(Policy::ticks).map(Ticks::longest).max().unwrap_or_default()
 }
 
-fn set_life(policy: &mut Policy, life: u64) {
+fn with_life(mut policy: Policy, life: u64) -> Policy {
     for quota in &mut policy.quotas {
         if let Rule::SlidingCounter(ticks) = &mut quota.rule {
             *ticks = ticks.with_life(life);
         }
     }
-    policy.options.lists = policy.options.lists.take().map(|lists| {
-        let Lists { deny, allow, overrides } = Arc::unwrap_or_clone(lists);
-        let overrides = overrides.map(|(policy, line)| {
-            let mut policy = Arc::unwrap_or_clone(policy);
-            set_life(&mut policy, life);
-            (Arc::new(policy), line)
-        });
-        Arc::new(Lists { deny, allow, overrides })
-    });
+    policy.with_overrides(|special| with_life(special, life))
 }
 
 impl Policies {

@@ -1,7 +1,6 @@
 //! `lease`: how the nodes buy units of a policy and spend them locally.
 
 use std::num::NonZeroU64;
-use std::sync::Arc;
 
 use super::Policies;
 use super::duration::parse_within;
@@ -10,8 +9,7 @@ use super::section::Section;
 use super::settings::lease::{NODES, SHAPE, SPAN};
 use super::settings::policy::LEASE;
 use crate::limit::lease::{AUTO, Lease, MOST};
-use crate::limit::lists::Lists;
-use crate::limit::policy::{Algorithm, Options, Policy};
+use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{MAX_WINDOW, Quota, Rule};
 use crate::limit::ticks::STEP_BACK;
 use crate::limit::time::{MICROS_PER_MILLI, Micros, span_text};
@@ -89,13 +87,8 @@ impl LeaseSpec {
                 }
             }
         }
-        let lists = policy.options.lists.take().map(|lists| {
-            let Lists { deny, allow, overrides } = Arc::unwrap_or_clone(lists);
-            let leased = |(policy, line)| (Arc::new(self.leased(Arc::unwrap_or_clone(policy), lease, faults)), line);
-            Arc::new(Lists { deny, allow, overrides: overrides.map(leased) })
-        });
-        let options = Options { lists, lease: Some(lease), ..policy.options };
-        Policy { options, ..policy }
+        policy.options.lease = Some(lease);
+        policy.with_overrides(|special| self.leased(special, lease, faults))
     }
 }
 
@@ -110,9 +103,8 @@ fn with_less_burst(quota: &Quota, span: Micros) -> Option<Quota> {
 
 /// The shortest window of a policy and its overrides, us.
 fn shortest_window(policy: &Policy) -> Micros {
-    let overrides = policy.options.lists.iter().flat_map(|lists| lists.overrides.iter());
-    let all = overrides.map(|(_, (policy, _))| &**policy).chain([policy]).flat_map(|policy| &policy.quotas);
-    all.map(|quota| quota.window).min().unwrap_or(MAX_WINDOW)
+    let quotas = policy.with_its_overrides().flat_map(|policy| &policy.quotas);
+    quotas.map(|quota| quota.window).min().unwrap_or(MAX_WINDOW)
 }
 
 /// The span in a form that a file can have, us.

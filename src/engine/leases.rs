@@ -112,14 +112,8 @@ impl OpenLease {
     }
 }
 
-/// How a check under a policy with leases is decided.
-pub(super) enum Asked {
-    /// From the lease in hand.
-    Paid(Decision),
-    /// By the store, which also sells so many units.
-    Buy(u64),
-    ByStore,
-}
+/// The decision from the lease in hand. Otherwise the store decides, and sells these units.
+type Asked = Result<Decision, Option<u64>>;
 
 impl Leases {
     pub(super) fn new(generations: Arc<Generations>) -> Self {
@@ -148,7 +142,7 @@ impl Leases {
         let is_full = part.len() >= KEYS / PARTS;
         let key = match part.get_mut(&subject.fingerprint) {
             Some(key) => key,
-            None if is_full => return Asked::ByStore,
+            None if is_full => return Err(None),
             None => part.entry(subject.fingerprint).or_insert_with(|| Key::new(&subject.policy)),
         };
         key.follow(&subject.policy);
@@ -163,9 +157,9 @@ impl Leases {
                     // Its task has nothing to wait for.
                     open.end();
                 }
-                return Asked::Paid(Decision::by_lease(subject.policy.clone(), cost, open.quotas_with(left, age)));
+                return Ok(Decision::by_lease(subject.policy.clone(), cost, open.quotas_with(left, age)));
             } else if open.hand.is_open(age) {
-                return Asked::ByStore;
+                return Err(None);
             }
             key.lease = None;
         }
@@ -173,9 +167,9 @@ impl Leases {
         match lease.units(demand, key.remaining, cost).filter(|_| may_buy) {
             Some(units) => {
                 key.is_buying = true;
-                Asked::Buy(units)
+                Err(Some(units))
             }
-            None => Asked::ByStore,
+            None => Err(None),
         }
     }
 
@@ -249,34 +243,17 @@ impl Engine {
 
     /// Decides a plain check at `now` (us) as [`Self::decide_locally`], or from a lease. Otherwise
     /// the store decides, and sells these units.
-    pub(super) fn decide_without_store(
-        &self,
-        resolved: &Resolved,
-        check: &Check,
-        now: Micros,
-    ) -> Result<Decision, Option<u64>> {
+    pub(super) fn decide_without_store(&self, resolved: &Resolved, check: &Check, now: Micros) -> Asked {
         if let Some(decision) = self.decide_locally(resolved, check.cost, now) {
             return Ok(decision);
         }
-        if resolved.subject.policy.options.lease.is_none() {
-            return Err(None);
-        }
-        match self.ask_lease(resolved, check, now) {
-            Asked::Paid(decision) => Ok(decision),
-            Asked::Buy(units) => Err(Some(units)),
-            Asked::ByStore => Err(None),
-        }
-    }
-
-    /// Asks for the units of a plain check at `now` (us), if its policy leases.
-    fn ask_lease(&self, resolved: &Resolved, check: &Check, now: Micros) -> Asked {
         let subject = &resolved.subject;
-        let noted = check.meta.is_some() && subject.policy.keeps_metas();
+        let noted = || check.meta.is_some() && subject.policy.keeps_metas();
         match subject.policy.options.lease {
-            Some(lease) if check.cost > 0 && !noted && self.store.waits() => {
+            Some(lease) if check.cost > 0 && !noted() && self.store.waits() => {
                 self.leases.ask(subject, lease, check.cost, (now, self.clock.instant()))
             }
-            _ => Asked::ByStore,
+            _ => Err(None),
         }
     }
 
@@ -337,7 +314,7 @@ mod tests {
                 ended: Notify::new(),
             });
             let hands = Self { leases, generations, subject, lease, boot, wall, clock };
-            assert!(matches!(hands.ask(1), Asked::ByStore));
+            assert!(matches!(hands.ask(1), Err(None)));
             hands.leases.change(&hands.subject, |key| key.lease = Some(hands.lease.clone()));
             hands
         }
@@ -348,7 +325,7 @@ mod tests {
         }
 
         fn is_paid(&self) -> bool {
-            matches!(self.ask(1), Asked::Paid(_))
+            self.ask(1).is_ok()
         }
 
         fn rest(&self) -> u64 {
@@ -369,7 +346,7 @@ mod tests {
     #[test]
     fn units_in_hand_pay_and_larger_costs_go_to_the_store() {
         let hands = Hands::new();
-        assert!(matches!(hands.ask(11), Asked::ByStore));
+        assert!(matches!(hands.ask(11), Err(None)));
         assert!((0..10).all(|_| hands.is_paid()));
         assert!(!hands.is_paid());
         assert_eq!((hands.leases.counts.spent.total(), hands.rest()), (10, 0));
@@ -421,7 +398,7 @@ mod tests {
         for number in 0..2 * KEYS {
             let fingerprint = fingerprinter.fingerprint("p", &number.to_string());
             let subject = Subject { fingerprint, ..hands.subject.clone() };
-            hands.leases.ask(&subject, lease, 1, (NOW, hands.clock.instant()));
+            assert!(hands.leases.ask(&subject, lease, 1, (NOW, hands.clock.instant())).is_err());
         }
         assert_eq!(keys(), KEYS);
         hands.leases.sweep(NOW + SPAN);
@@ -436,7 +413,7 @@ mod tests {
         hands.leases.change(&hands.subject, |key| {
             (key.lease, key.remaining) = (None, 1_000);
         });
-        let bought = |asked| matches!(asked, Asked::Buy(_));
+        let bought = |asked| matches!(asked, Err(Some(_)));
         let asked: Vec<bool> = (0..10).map(|_| bought(hands.ask(1))).collect();
         assert_eq!(asked.iter().filter(|bought| **bought).count(), 1, "{asked:?}");
         hands.leases.closed.store(true, Ordering::Relaxed);

@@ -228,9 +228,8 @@ pub(super) fn resets(policy: &Policy, states: &[State], now: Micros) -> impl Ite
 }
 
 /// The ruling on `costs` of sliding windows at `now`, recorded `ahead` us later, on top of the sums
-/// in `counted`. The sums
-/// suffice if every cost is admitted, none is a peek, and the largest would fit once more. Returns
-/// none if a cost is a peek or does not fit.
+/// in `counted`. The sums suffice if every cost is admitted, none is a peek, and the largest would
+/// fit once more. Returns none if a cost is a peek or does not fit.
 pub fn decide_roomy(policy: &Policy, counted: &[u64], (now, ahead): (Micros, Micros), costs: &[u64]) -> Option<Ruling> {
     let left = |(quota, counted): (&Quota, &u64)| Left {
         units: quota.limit.get().saturating_sub(*counted),

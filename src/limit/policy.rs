@@ -158,6 +158,23 @@ impl Policy {
         lists.and_then(|lists| lists.overrides.find(key, written)).map_or(self, |(_, (policy, _))| policy)
     }
 
+    /// The policies of its overrides, and itself.
+    pub fn with_its_overrides(&self) -> impl Iterator<Item = &Self> {
+        let lists = self.options.lists.iter();
+        lists.flat_map(|lists| lists.overrides.iter().map(|(_, (policy, _))| &**policy)).chain([self])
+    }
+
+    /// The same policy with each override changed.
+    #[must_use]
+    pub fn with_overrides(mut self, mut change: impl FnMut(Self) -> Self) -> Self {
+        self.options.lists = self.options.lists.map(|lists| {
+            let Lists { deny, allow, overrides } = Arc::unwrap_or_clone(lists);
+            let changed = |(policy, line)| (Arc::new(change(Arc::unwrap_or_clone(policy))), line);
+            Arc::new(Lists { deny, allow, overrides: overrides.map(changed) })
+        });
+        self
+    }
+
     /// The name under which the counters are stored. Quotas of a request have their own counters.
     pub fn counters(&self) -> &str {
         self.options.counters.as_deref().unwrap_or(&self.name)

@@ -8,9 +8,9 @@
 //!
 //! Counts in the 64 buckets after b count as well. A clock wrote them before it stepped back, and
 //! they share an interval with t. They leave in their own turn. So a clock that steps back by at
-//! most a window since the latest charge never admits too much. With leases it may step back by that
-//! less the span of a lease. Counts further ahead come from a
-//! clock that was set, and do not count.
+//! most a window since the latest charge never admits too much. With leases it may step back by
+//! that less the span of a lease. Counts further ahead come from a clock that was set, and do not
+//! count.
 
 use std::ops::Range;
 

@@ -40,8 +40,8 @@ impl Generations {
         self.slot(slot).allowed_at.store(0, Ordering::SeqCst);
     }
 
-    /// The same for a slot whose keys another server counts from now on, or another clock. Leases of
-    /// these keys end, too.
+    /// The same for a slot whose keys another server counts from now on, or another clock. Leases
+    /// of these keys end, too.
     pub fn moved(&self, slot: u16) {
         self.slot(slot).owner.fetch_add(1, Ordering::SeqCst);
         self.raise(slot);

@@ -79,6 +79,15 @@ impl Work {
         matches!(self, Self::Take(_) | Self::Drain(_) | Self::Once { .. } | Self::Reserve { .. } | Self::Lease { .. })
     }
 
+    /// How long after the decision its charges are recorded, us: [`Policy::ahead`] for checks and
+    /// leases, else 0. Peeks share the script of checks.
+    pub fn ahead(&self, policy: &Policy) -> Micros {
+        match self {
+            Self::Take(_) | Self::Look(_) | Self::Lease { .. } => policy.ahead(),
+            _ => 0,
+        }
+    }
+
     /// Whether it charges if everything fits. A list of zeros does not.
     pub fn may_charge(&self) -> bool {
         match self {

@@ -104,9 +104,7 @@ fn done(call: &Call<'_>, time: Micros, values: &[Value]) -> Option<Done> {
         let (counted, state) = values.split_at_checked(policy.quotas.len())?;
         if state.is_empty() {
             let counted = counted.iter().map(unsigned).collect::<Option<SmallVec<[u64; 3]>>>()?;
-            let records_ahead = ScriptId::of(policy, call.work).records_ahead();
-            let ahead = if records_ahead { policy.ahead() } else { 0 };
-            let ruling = decide_roomy(policy, &counted, (time, ahead), call.costs)?;
+            let ruling = decide_roomy(policy, &counted, (time, call.work.ahead(policy)), call.costs)?;
             return Some(charged(call, Taken { ruling, at: time, tentative: false }));
         }
         rest = state;

@@ -126,7 +126,7 @@ const TASKS: [Task; 9] = [
 impl ScriptId {
     pub fn of(policy: &Policy, work: &Work) -> Self {
         let task = match work {
-            Work::Take(_) | Work::Look(_) if policy.ahead() > 0 => Task::CheckAhead,
+            Work::Take(_) | Work::Look(_) if work.ahead(policy) > 0 => Task::CheckAhead,
             Work::Take(_) | Work::Look(_) => Task::Check,
             Work::Reserve { .. } => Task::Reserve,
             Work::Lease { .. } => Task::Lease,

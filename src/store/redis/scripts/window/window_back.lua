@@ -33,8 +33,8 @@ end
 local state_keys = {state_key}
 local changed = false
 
--- Takes units from one of the latest buckets, and lowers the sums from there on. Returns whether the
--- bucket keeps some. Otherwise nothing has changed.
+-- Takes units from one of the latest buckets, and lowers the sums from there on. Returns whether
+-- the bucket keeps some. Otherwise nothing has changed.
 local function lowered(column, number, units)
   if number < column.first or number > column.last or number + 4 < column.last then
     return false
