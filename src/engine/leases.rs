@@ -3,7 +3,8 @@
 //! ```text
 //! ask     pays a check from the lease in hand, or says how much to buy
 //! buy     decides the costs of checks and buys units, in one call     leases/purchase.rs
-//! hold    waits for the end of a lease, and returns the rest
+//! hold    waits for the end of a lease
+//! return  gives the rest back to the store
 //! ```
 //!
 //! [`crate::limit::lease`] proves that nodes with leases never admit too much. The store decides
@@ -180,6 +181,26 @@ impl Leases {
         if let Some(key) = known.filter(|key| Arc::ptr_eq(&key.policy, &subject.policy)) {
             change(key);
         }
+    }
+
+    /// Puts what was bought into hand. Ends it at once if the key has had more than `resets`
+    /// resets, or the node ends.
+    fn note_bought(&self, subject: &Subject, resets: Option<u32>, bought: Option<&Arc<OpenLease>>) {
+        let mut is_in_hand = false;
+        self.change(subject, |key| {
+            key.is_buying = false;
+            if resets == Some(key.resets) && !self.closed.load(Ordering::Relaxed) {
+                key.lease = bought.cloned();
+                is_in_hand = true;
+            }
+        });
+        bought.filter(|_| !is_in_hand).into_iter().for_each(|lease| lease.end());
+    }
+
+    /// Takes a lease out of hand and ends it.
+    fn close(&self, subject: &Subject, open: &Arc<OpenLease>) {
+        open.end();
+        self.change(subject, |key| _ = key.lease.take_if(|lease| Arc::ptr_eq(lease, open)));
     }
 
     /// Notes what remains in the quotas by an answer of the store.

@@ -103,19 +103,32 @@ impl Engine {
         result
     }
 
-    /// Gives a reservation back within the policy's timeout, and logs a failure. It retries only if
-    /// the store certainly did nothing. A second give-back would take back charges of others.
+    /// Gives a reservation back within the policy's timeout, and logs a failure.
     pub(super) async fn give_back(&self, subject: &Subject, receipt: &Receipt) -> Result<RefundResult, CheckError> {
+        let give_back = |left| self.refund_within(subject, Work::GiveBack(receipt.clone()), left);
+        let given = self.repeat_unexecuted(subject, give_back).await;
+        if let Err(CheckError::StoreUnavailable(error)) = &given {
+            self.log_not_given_back(subject, error);
+        }
+        given
+    }
+
+    /// Makes a call with the time that is left of the policy's timeout. Repeats it only if the
+    /// store certainly did nothing. A second give-back would take back charges of others.
+    pub(super) async fn repeat_unexecuted<T, F: Future<Output = Result<T, CheckError>>>(
+        &self,
+        subject: &Subject,
+        call: impl Fn(Duration) -> F,
+    ) -> Result<T, CheckError> {
         let (until, mut pause) = (self.clock.now() + micros(subject.policy.timeout), PAUSE.0);
         let left = || Duration::from_micros(until.saturating_sub(self.clock.now()));
         loop {
-            let given = self.refund_within(subject, Work::GiveBack(receipt.clone()), left()).await;
-            let Err(CheckError::StoreUnavailable(error)) = &given else { return given };
+            let result = call(left()).await;
+            let is_unexecuted = matches!(&result, Err(CheckError::StoreUnavailable(error)) if error.is_unexecuted());
             // A retry cut off right after its start would report a timeout instead of the real
             // reason.
-            if !error.is_unexecuted() || left() <= pause + PAUSE.1 {
-                self.log_not_given_back(subject, error);
-                return given;
+            if !is_unexecuted || left() <= pause + PAUSE.1 {
+                return result;
             }
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(PAUSE.1);

@@ -11,15 +11,15 @@ use tokio::time::timeout;
 use super::OpenLease;
 use crate::deadline::within;
 use crate::engine::Engine;
-use crate::engine::answer::Answers;
+use crate::engine::answer::{Answers, CheckError, unexpected_reply};
 use crate::engine::store_call::StoreCall;
-use crate::limit::lease::Hand;
-use crate::limit::time::{Micros, micros};
+use crate::limit::lease::{Hand, Lease};
+use crate::limit::time::Micros;
 use crate::store::{Done, Meta, StoreError, Subject, Taken, Work};
 use crate::telemetry::traces;
 
-/// The pause before a return is sent again that the store did not execute.
-const PAUSE: Duration = Duration::from_millis(10);
+/// The costs of a call, and their metas. The call buys the last one.
+type Order = (SmallVec<[u64; 2]>, SmallVec<[Meta; 1]>);
 
 impl Engine {
     /// Calls the store at the instant `sent`, us. The call also buys `units`, whatever becomes of
@@ -29,8 +29,8 @@ impl Engine {
         let question = self.prefilter.question(self.store.slot(subject), sent);
         let (tell, told) = oneshot::channel();
         if let Some(engine) = self.this.upgrade() {
-            let costs = costs.iter().copied().chain([units]).collect();
-            tokio::spawn(traces::carried(buy(engine, subject.clone(), costs, metas.into(), tell)));
+            let order = (costs.iter().copied().chain([units]).collect(), metas.into());
+            tokio::spawn(traces::carried(lease(engine, subject.clone(), order, tell)));
         }
         let taken = within(&self.clock, call.left(sent), told).await;
         let lost = || StoreError::Unknown("the task of a lease has ended".into());
@@ -39,73 +39,68 @@ impl Engine {
     }
 }
 
-/// Decides costs and buys the last one. Then holds the lease until its end.
-async fn buy(
-    engine: Arc<Engine>,
-    subject: Subject,
-    costs: SmallVec<[u64; 2]>,
-    metas: SmallVec<[Meta; 1]>,
-    tell: oneshot::Sender<Result<Taken, StoreError>>,
-) {
-    let (leases, policy) = (&engine.leases, subject.policy.clone());
-    let Some(lease) = policy.options.lease else { return };
-    let _open = leases.open.subscribe();
-    let (slot, hold) = (engine.store.slot(&subject), lease.hold(policy.timeout));
-    let (sent, owner) = (engine.clock.instant(), leases.generations.owner(slot));
-    let sent_at = engine.clock.now();
-    let mut resets = None;
-    leases.change(&subject, |key| resets = Some(key.resets));
-    let work = Work::Lease { costs, hold };
-    // A reply after the hold could neither be spent nor returned.
-    let done = timeout(Duration::from_micros(hold), engine.store.run(&subject, work, &metas)).await;
-    let mut opened = None;
-    let taken = match done.unwrap_or(Err(StoreError::Timeout)) {
-        Ok(Done::Leased(mut taken, receipt)) => {
-            leases.note_remaining(&subject, &taken);
-            let units = taken.ruling.verdicts.pop();
-            if let (Some(receipt), Some(verdict)) = (receipt, units) {
-                // Units may come back, so no denial is final.
-                taken.tentative = true;
-                leases.counts.bought.add(receipt.charge.cost);
-                let resets = verdict.quotas.iter().map(|quota| quota.reset_after);
-                let lasts = lease.lasts_together(policy.lease_lasts(lease, resets), sent_at);
-                opened = Some(Arc::new(OpenLease {
-                    hand: Hand::new(receipt.charge.cost, lasts),
-                    quotas: verdict.quotas,
-                    receipt,
-                    sent,
-                    slot,
-                    owner,
-                    rest: AtomicU64::new(0),
-                    ended: Notify::new(),
-                }));
-            }
-            Ok(taken)
-        }
-        Ok(_) => Err(StoreError::Unknown("the answer is to another question".into())),
-        Err(error) => Err(error),
-    };
-    let mut is_in_hand = false;
-    leases.change(&subject, |key| {
-        key.is_buying = false;
-        if resets == Some(key.resets) && !leases.closed.load(Ordering::Relaxed) {
-            key.lease.clone_from(&opened);
-            is_in_hand = opened.is_some();
-        }
-    });
+/// The task of a lease.
+async fn lease(engine: Arc<Engine>, subject: Subject, order: Order, tell: oneshot::Sender<Result<Taken, StoreError>>) {
+    let Some(terms) = subject.policy.options.lease else { return };
+    let _open = engine.leases.open.subscribe();
+    let (taken, bought) = engine.buy(&subject, terms, order).await;
     // A caller that has left needs no answer.
     let _ = tell.send(taken);
-    if let Some(open) = opened {
-        if is_in_hand {
-            engine.hold(&open).await;
-        }
-        open.end();
-        leases.change(&subject, |key| key.lease = key.lease.take().filter(|lease| !Arc::ptr_eq(lease, &open)));
+    if let Some(open) = bought {
+        engine.hold(&open).await;
+        engine.leases.close(&subject, &open);
         engine.return_rest(&subject, &open).await;
     }
 }
 
 impl Engine {
+    /// Decides costs and buys the last one. Returns the verdicts on the others, and the lease.
+    async fn buy(
+        &self,
+        subject: &Subject,
+        lease: Lease,
+        (costs, metas): Order,
+    ) -> (Result<Taken, StoreError>, Option<Arc<OpenLease>>) {
+        let (leases, policy) = (&self.leases, &subject.policy);
+        let (slot, hold) = (self.store.slot(subject), lease.hold(policy.timeout));
+        let (sent, owner) = (self.clock.instant(), leases.generations.owner(slot));
+        let sent_at = self.clock.now();
+        let mut resets = None;
+        leases.change(subject, |key| resets = Some(key.resets));
+        let work = Work::Lease { costs, hold };
+        // A reply after the hold could neither be spent nor returned.
+        let done = timeout(Duration::from_micros(hold), self.store.run(subject, work, &metas)).await;
+        let mut bought = None;
+        let taken = match done.unwrap_or(Err(StoreError::Timeout)) {
+            Ok(Done::Leased(mut taken, receipt)) => {
+                leases.note_remaining(subject, &taken);
+                let units = taken.ruling.verdicts.pop();
+                if let (Some(receipt), Some(verdict)) = (receipt, units) {
+                    // Units may come back, so no denial is final.
+                    taken.tentative = true;
+                    leases.counts.bought.add(receipt.charge.cost);
+                    let resets = verdict.quotas.iter().map(|quota| quota.reset_after);
+                    let lasts = lease.lasts_together(policy.lease_lasts(lease, resets), sent_at);
+                    bought = Some(Arc::new(OpenLease {
+                        hand: Hand::new(receipt.charge.cost, lasts),
+                        quotas: verdict.quotas,
+                        receipt,
+                        sent,
+                        slot,
+                        owner,
+                        rest: AtomicU64::new(0),
+                        ended: Notify::new(),
+                    }));
+                }
+                Ok(taken)
+            }
+            Ok(_) => Err(StoreError::Unknown("the answer is to another question".into())),
+            Err(error) => Err(error),
+        };
+        leases.note_bought(subject, resets, bought.as_ref());
+        (taken, bought)
+    }
+
     /// Waits until the lease ends. A key that asks for nothing in half of that time has cooled
     /// down.
     async fn hold(&self, open: &OpenLease) {
@@ -120,8 +115,7 @@ impl Engine {
         }
     }
 
-    /// Returns the units that were not spent. It repeats only calls that the store certainly did
-    /// not execute.
+    /// Returns the units that were not spent.
     async fn return_rest(&self, subject: &Subject, open: &OpenLease) {
         let units = open.rest.swap(0, Ordering::SeqCst);
         if units == 0 {
@@ -129,23 +123,22 @@ impl Engine {
         }
         let mut receipt = open.receipt.clone();
         receipt.charge.cost = units;
-        let until = self.clock.now() + micros(subject.policy.timeout);
-        let mut returned = 0;
-        while self.leases.generations.owner(open.slot) == open.owner {
-            let left = Duration::from_micros(until.saturating_sub(self.clock.now()));
+        let receipt = &receipt;
+        let give_back = |left| async move {
+            if self.leases.generations.owner(open.slot) != open.owner {
+                return Ok(0);
+            }
             match self.run_within(subject, Work::Return(receipt.clone()), &[], left).await {
                 Ok(Done::Refunded(taken, given)) => {
-                    returned = given.min(units);
                     self.leases.note_remaining(subject, &taken);
+                    Ok(given.min(units))
                 }
-                Err(error) if error.is_unexecuted() && left > 2 * PAUSE => {
-                    tokio::time::sleep(PAUSE).await;
-                    continue;
-                }
-                _ => {}
+                Ok(other) => Err(unexpected_reply(&other)),
+                Err(error) => Err(CheckError::StoreUnavailable(error)),
             }
-            break;
-        }
+        };
+        // The metric counts what is lost.
+        let returned = self.repeat_unexecuted(subject, give_back).await.unwrap_or(0);
         self.leases.counts.returned.add(returned);
         self.leases.counts.lost.add(units - returned);
     }
