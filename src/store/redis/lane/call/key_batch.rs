@@ -112,6 +112,11 @@ impl KeyBatch {
         matches!(self.requests[0].work, Work::Return(_))
     }
 
+    /// Whether it buys or returns units of a lease.
+    pub fn is_of_lease(&self) -> bool {
+        matches!(self.requests[0].work, Work::Lease { .. } | Work::Return(_))
+    }
+
     /// Whether this answer means that the server wrote something for the batch.
     pub fn was_written(&self, done: &Done) -> bool {
         match done {

@@ -31,6 +31,7 @@ pub struct ScriptCall {
 /// Combines batches that may share a call. Shared calls, other calls and the batches of a key each
 /// keep their order. The batches of a key are adjacent. A missing script must not move a call of a
 /// key behind the next. The first call by each script of these keys therefore carries the source.
+/// Sales and returns of leases have no order, since each belongs to a request of its own.
 pub fn script_calls(batches: Vec<KeyBatch>, several: bool) -> Vec<ScriptCall> {
     let mut packed = Packed { script_calls: Vec::with_capacity(batches.len()), open: SmallVec::new() };
     // The key of the previous batch, and the index of its call.
@@ -39,6 +40,10 @@ pub fn script_calls(batches: Vec<KeyBatch>, several: bool) -> Vec<ScriptCall> {
     let mut in_order: SmallVec<[usize; 4]> = SmallVec::new();
     for batch in batches {
         let key = batch.key();
+        if batch.is_of_lease() {
+            packed.put(batch, None, 0);
+            continue;
+        }
         let previous = before.filter(|(of, _)| *of == key).map(|(_, place)| place);
         let script = if several { batch.shared_script() } else { None };
         let place = packed.put(batch, script, previous.unwrap_or(0));
@@ -248,18 +253,32 @@ mod tests {
         assert_eq!(told.as_deref(), Some(sentence));
     }
 
+    fn once() -> KeyBatch {
+        let work = Work::Once { id: "id".into(), cost: 1, over: Over::Deny };
+        KeyBatch::of(KeyRequest { work, ..request("a").0 })
+    }
+
     #[test]
     fn the_calls_of_a_key_keep_their_order() {
-        let once = || {
-            KeyBatch::of(KeyRequest {
-                work: Work::Once { id: "id".into(), cost: 1, over: Over::Deny },
-                ..request("a").0
-            })
-        };
         let script_calls = script_calls(vec![batch("b"), batch("a"), once(), batch("a"), batch("c"), batch("d")], true);
         let keys = |script_call: &ScriptCall| script_call.batches.iter().map(KeyBatch::key).collect::<Vec<_>>();
         let [a, b, c, d] = ["a", "b", "c", "d"].map(|key| batch(key).key());
         assert_eq!(script_calls.iter().map(keys).collect::<Vec<_>>(), [vec![b, a], vec![a], vec![a, c, d]]);
+    }
+
+    #[test]
+    fn sales_of_leases_need_no_order_and_carry_no_script() {
+        let sale = || {
+            let work = Work::Lease { costs: smallvec![1, 4], hold: 1 };
+            KeyBatch::of(KeyRequest { work, ..request("a").0 })
+        };
+        let carry = |batches| {
+            let script_calls = script_calls(batches, true);
+            script_calls.iter().map(|script_call| script_call.by == By::Source).collect::<Vec<_>>()
+        };
+        assert_eq!(carry(vec![once(), batch("a")]), [true, true]);
+        assert_eq!(carry(vec![sale(), batch("a")]), [false, false]);
+        assert_eq!(carry(vec![once(), sale(), batch("a")]), [true, false, true]);
     }
 
     #[test]
