@@ -5,14 +5,13 @@
 //! this turn go as one batch. No timer is needed: those of tokio have a resolution of 1 ms, longer
 //! than a check may wait.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
+use crate::calls::Calls;
 use crate::check::Check;
-use crate::client::Client;
 use crate::connections::Failure;
 use crate::decision::Decision;
 use crate::detached::Detached;
@@ -22,8 +21,9 @@ use crate::error::Error;
 const MAX_CHECKS: usize = 100;
 const MAX_BYTES: usize = 512 << 10;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Coalescer {
+    calls: Arc<Calls>,
     queue: Mutex<Queue>,
 }
 
@@ -53,16 +53,21 @@ enum Role {
 }
 
 impl Coalescer {
-    pub async fn check(&self, client: &Client, check: Check, until: Instant) -> Result<Decision, Error> {
+    pub fn new(calls: Arc<Calls>) -> Self {
+        Self { calls, queue: Mutex::default() }
+    }
+
+    pub async fn check(self: &Arc<Self>, check: Check) -> Result<Decision, Error> {
+        let until = self.calls.until();
         if let Some(_call) = self.begin_alone() {
-            return client.check_alone(&check).await;
+            return self.calls.check(&check).await;
         }
         let (sender, receiver) = oneshot::channel();
         match self.enqueue(Waiter { check, answer: sender }) {
             Role::Follower => {}
             // Others wait for these calls, so they go on without their caller.
-            Role::Leader => Detached::new(lead(client.clone())).await,
-            Role::Sender(batch) => Detached::new(send(client.clone(), batch)).await,
+            Role::Leader => Detached::new(lead(self.clone())).await,
+            Role::Sender(batch) => Detached::new(send(self.clone(), batch)).await,
         }
         match timeout_at(until.into(), receiver).await {
             Ok(Ok(answer)) => answer,
@@ -126,12 +131,11 @@ impl Drop for InFlight<'_> {
 
 /// The duty to send the queue. If the runtime drops the leader instead, the checks in the queue
 /// fail, and the next check leads.
-struct Leadership(Option<Client>);
+struct Leadership(Option<Arc<Coalescer>>);
 
 impl Leadership {
     fn end(&mut self) -> Vec<Waiter> {
-        let client = self.0.take();
-        let Some(coalescer) = client.as_ref().and_then(Client::coalescer) else { return Vec::new() };
+        let Some(coalescer) = self.0.take() else { return Vec::new() };
         let mut queue = coalescer.lock();
         queue.is_led = false;
         queue.take()
@@ -144,27 +148,27 @@ impl Drop for Leadership {
     }
 }
 
-async fn lead(client: Client) {
-    let mut leadership = Leadership(Some(client.clone()));
+async fn lead(coalescer: Arc<Coalescer>) {
+    let mut leadership = Leadership(Some(coalescer.clone()));
     tokio::task::yield_now().await;
     let batch = leadership.end();
-    send(client, batch).await;
+    send(coalescer, batch).await;
 }
 
-async fn send(client: Client, mut batch: Vec<Waiter>) {
-    let _call = client.coalescer().map(Coalescer::begin);
+async fn send(coalescer: Arc<Coalescer>, mut batch: Vec<Waiter>) {
+    let (_call, calls) = (coalescer.begin(), &coalescer.calls);
     // No caller waits for these any more, so they are not charged.
     batch.retain(|waiter| !waiter.answer.is_closed());
     match batch.pop() {
         None => return,
         Some(only) if batch.is_empty() => {
-            let answer = client.check_alone(&only.check).await;
+            let answer = calls.check(&only.check).await;
             return only.settle(answer);
         }
         Some(last) => batch.push(last),
     }
     let checks: Vec<&Check> = batch.iter().map(|waiter| &waiter.check).collect();
-    match client.post_batch(&checks).await {
+    match calls.batch(&checks).await {
         Ok(results) => {
             for (waiter, result) in batch.into_iter().zip(results) {
                 waiter.settle(result.map_err(|problem| Error::Problem(problem.alone())));
@@ -173,9 +177,9 @@ async fn send(client: Client, mut batch: Vec<Waiter>) {
         // One of the checks is at fault. Each gets its own answer.
         Err(error) if error.is_bad_check() => {
             for waiter in batch {
-                let client = client.clone();
+                let calls = calls.clone();
                 tokio::spawn(async move {
-                    let answer = client.check_alone(&waiter.check).await;
+                    let answer = calls.check(&waiter.check).await;
                     waiter.settle(answer);
                 });
             }

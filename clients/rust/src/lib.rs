@@ -43,6 +43,8 @@ mod check;
 
 mod coalesce;
 
+mod calls;
+
 mod node;
 
 mod connections;
