@@ -1,12 +1,14 @@
-//! Rejects HTTP/1 requests that have both `Content-Length` and `Transfer-Encoding`.
+//! Rejects HTTP/1 requests that a proxy in front may read in another way than hyper: those that
+//! have both `Content-Length` and `Transfer-Encoding`, and targets with `#`.
 //!
 //! A proxy that obeys the other field finds a second request in the first one's body (RFC 9112,
-//! 6.3, 11.2). The library hyper obeys the codings and drops the length, and no caller of hyper
-//! sees it.
+//! 6.3, 11.2). The library hyper obeys the codings and drops the length. No target has a `#`
+//! (3.2), but hyper drops the rest of the target from there on. No caller of hyper sees either.
 //!
 //! So this guard looks at the bytes before hyper does. It reads heads line by line, and skips
-//! bodies. If one head has both fields, the guard overwrites the colon of the second. No name may
-//! contain the new byte. Then hyper answers 400 and closes, as for any head that it cannot read.
+//! bodies. If one head has both fields, the guard overwrites the colon of the second. No name and
+//! no target may contain the new byte. Then hyper answers 400 and closes, as for any head that it
+//! cannot read.
 //!
 //! The guard can only reject. If it misreads a malformed request, hyper rejects that request too.
 
@@ -54,7 +56,7 @@ enum Part {
 }
 
 impl FramingGuard {
-    /// Reads the next bytes of the connection, and overwrites a colon in them to reject a request.
+    /// Reads the next bytes of the connection, and overwrites one of them to reject a request.
     pub(super) fn read(&mut self, bytes: &mut [u8]) {
         let mut at = 0;
         while at < bytes.len() && self.part != Part::Unread {
@@ -78,10 +80,13 @@ impl FramingGuard {
     fn line(&mut self, bytes: &mut [u8]) -> usize {
         let end = memchr::memchr(b'\n', bytes);
         let upto = end.unwrap_or(bytes.len());
-        if self.part == Part::Field || self.part == Part::Digits {
-            self.field(&mut bytes[..upto]);
-        } else {
-            self.keep(&bytes[..upto]);
+        match self.part {
+            Part::Field | Part::Digits => self.field(&mut bytes[..upto]),
+            Part::Request if let Some(mark) = memchr::memchr(b'#', &bytes[..upto]) => {
+                bytes[mark] = 0;
+                self.part = Part::Unread;
+            }
+            _ => self.keep(&bytes[..upto]),
         }
         match end {
             None => upto,
@@ -192,6 +197,17 @@ mod tests {
         let mut bytes = text.as_bytes().to_vec();
         bytes.chunks_mut(piece).for_each(|piece| guard.read(piece));
         String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn targets_with_fragment_are_made_unreadable() {
+        for piece in [1, 3, 1000] {
+            let passed = |text| passed(text, piece);
+            assert_eq!(passed("GET /a#b HTTP/1.1\r\nX: #\r\n\r\n"), "GET /a\0b HTTP/1.1\r\nX: #\r\n\r\n");
+            let plain = "GET /a HTTP/1.1\r\nX: #\r\nContent-Length: 2\r\n\r\n##";
+            assert_eq!(passed(plain), plain);
+            assert!(passed(&format!("{plain}GET /# HTTP/1.1\r\n")).ends_with("GET /\0 HTTP/1.1\r\n"));
+        }
     }
 
     #[test]
