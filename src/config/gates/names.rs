@@ -1,5 +1,7 @@
 //! The names in a gate: headers, methods, hosts and paths.
 
+use std::net::Ipv6Addr;
+
 use crate::config::fault::{Faults, Place};
 use crate::config::gate::PathPattern;
 use crate::config::raw::Node;
@@ -63,12 +65,11 @@ pub(super) fn host(node: &Node, faults: &mut Faults) -> Option<String> {
     let what = "a host without a port, such as `api.example.com`";
     let text = node.text(what, faults)?;
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    let is_address = |text: &str| text.parse::<std::net::Ipv6Addr>().is_ok();
     let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let plain = text.strip_suffix('.').unwrap_or(text);
     let is_host = !plain.is_empty() && plain.bytes().all(is_name);
-    match bracketed {
-        Some(address) if is_address(address) => Some(text.to_ascii_lowercase()),
+    match bracketed.map(str::parse::<Ipv6Addr>) {
+        Some(Ok(address)) => Some(format!("[{address}]")),
         None if is_host => Some(plain.to_ascii_lowercase()),
         _ => node.refuse(what, faults),
     }
@@ -84,7 +85,8 @@ pub(super) fn path(node: &Node, faults: &mut Faults) -> Option<PathPattern> {
     }
     let (path, is_below) = text.strip_suffix("/*").map_or((text, false), |path| (path, true));
     let path = path.strip_suffix('/').unwrap_or(path);
-    let is_plain = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains(['*', '?', '#']);
+    let is_dots = |part: &str| [".", ".."].contains(&part.split(';').next().unwrap_or_default());
+    let is_plain = |part: &str| !part.is_empty() && !is_dots(part) && !part.contains(['*', '?', '#', '\\']);
     let parts = path.strip_prefix('/').map(|path| path.split('/'));
     let is_path = text.starts_with('/') && parts.is_none_or(|mut parts| parts.all(is_plain));
     match (is_path, is_below) {

@@ -1,26 +1,19 @@
 //! The host and the method of a request in the form that rules match.
 
+use std::net::Ipv6Addr;
+
 /// A host in lower case, without port and final dot. None for a text that is no host.
 pub(super) fn host(text: &str) -> Option<String> {
-    let host = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (address, port) = rest.split_once(']')?;
-            address.parse::<std::net::Ipv6Addr>().ok()?;
-            check_port(port)?;
-            &text[..address.len() + 2]
-        }
-        None => {
-            let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
-            check_port(port)?;
-            let name = name.strip_suffix('.').unwrap_or(name);
-            let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=%".contains(&byte);
-            if name.is_empty() || !name.bytes().all(is_name) {
-                return None;
-            }
-            name
-        }
-    };
-    Some(host.to_ascii_lowercase())
+    if let Some(rest) = text.strip_prefix('[') {
+        let (address, port) = rest.split_once(']')?;
+        check_port(port)?;
+        return Some(format!("[{}]", address.parse::<Ipv6Addr>().ok()?));
+    }
+    let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+    check_port(port)?;
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=%".contains(&byte);
+    (!name.is_empty() && name.bytes().all(is_name)).then(|| name.to_ascii_lowercase())
 }
 
 /// `port` is empty, or begins with a colon.
@@ -53,6 +46,7 @@ mod tests {
             ("api.example.com:", "api.example.com"),
             ("127.0.0.1:80", "127.0.0.1"),
             ("[2001:DB8::1]:80", "[2001:db8::1]"),
+            ("[2001:db8:0::0:1]", "[2001:db8::1]"),
             ("[::1]", "[::1]"),
         ] {
             assert_eq!(host(text).as_deref(), Some(expected), "{text}");
