@@ -106,6 +106,9 @@ fn holds(proxy: &Proxy) {
     }
     assert_eq!(rig.answered(), LIMIT + 25, "a spoofed request reached the backend");
     assert_eq!(client.ask("GET", "/health", "status.example.com", &[]).status, 200);
+    // The query is no matter of the gate. Envoy cannot leave it out.
+    let odd = client.ask("GET", "/health?a=<b>", "status.example.com", &[]);
+    assert_eq!(odd.status, if proxy.page == "envoy-ext-authz" { 400 } else { 200 });
     rig.stop_node();
     assert_eq!(client.ask("GET", "/", "app.example.com", &[]).status, proxy.down);
 }

@@ -3,13 +3,17 @@
 use percent_encoding::percent_decode;
 
 /// Decodes the path of a target once, and then removes dot segments, repeated slashes and a
-/// trailing one. None for a target that has no path.
+/// trailing one. None for a target that has no path, or one that backends read in other ways.
 ///
 /// The order is the one by which a client would hide a segment: `/%2e%2e/` is a dot segment, and
 /// `%2f` separates. A second decoding would make two paths equal that the backend keeps apart.
 pub(super) fn normalise(target: &str) -> Option<Vec<u8>> {
     let path = without_authority(target);
-    let path = path.split(['?', '#']).next().unwrap_or_default();
+    let path = path.split('?').next().unwrap_or_default();
+    // A target has neither of these (RFC 9112, 3.2). A backend may end the path there, or not.
+    if path.contains(['#', '\\']) {
+        return None;
+    }
     match path {
         "" => return Some(b"/".to_vec()),
         // RFC 9112, 3.2.4.
@@ -23,6 +27,8 @@ pub(super) fn normalise(target: &str) -> Option<Vec<u8>> {
         match segment {
             b"" | b"." => {}
             b".." => _ = kept.pop(),
+            // Servlets drop parameters of a segment before they remove dot segments.
+            _ if segment.starts_with(b"..;") || segment.starts_with(b".;") => return None,
             segment => kept.push(segment),
         }
     }
@@ -55,7 +61,8 @@ mod tests {
             ("/login", "/login"),
             ("/login/", "/login"),
             ("/login?next=/admin", "/login"),
-            ("/login#top", "/login"),
+            ("/login?next=#top", "/login"),
+            ("/login%23/../top", "/top"),
             ("//login", "/login"),
             ("/./login", "/login"),
             ("/a/../login", "/login"),
@@ -95,6 +102,12 @@ mod tests {
             );
         }
         for target in ["login", "../login", ":80/login", "%2flogin", "\\login", "**", "other:443"] {
+            assert_eq!(normalise(target), None, "{target}");
+        }
+        for target in ["/login#top", "/health#/../login", "http://other#/login", "/health\\..\\login"] {
+            assert_eq!(normalise(target), None, "{target}");
+        }
+        for target in ["/health/..;/login", "/health/..;v=1/login", "/health/%2e%2e;/login", "/.;/login"] {
             assert_eq!(normalise(target), None, "{target}");
         }
         assert_eq!(normalise("/%ff%00").as_deref(), Some(&b"/\xff\0"[..]));

@@ -133,5 +133,14 @@ pub(crate) fn rows() -> Vec<Row> {
         ["/health/..", "/health/../", "/health%2f..", "/x?/health", "/Health", "/health/x"]
             .map(|target| row("GET", target, status, &[])),
     );
+    // Backends read these in several ways.
+    rows.extend(
+        ["/health#/../x", "/health#x", "/health/..;/x", "/health\\..\\x"].map(|target| row("GET", target, status, &[])),
+    );
+    // One proxy passes all, another one only the last.
+    rows.extend(
+        ["app.example.com,status.example.com", "status.example.com, app.example.com"]
+            .map(|host| row("GET", "/health", host, &[])),
+    );
     rows
 }
