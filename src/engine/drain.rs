@@ -2,13 +2,25 @@
 
 use std::time::Duration;
 
-use super::answer::{Answer, only};
+use super::answer::{Answer, attributes, only};
 use super::check::{Resolved, metas};
 use super::{Check, Decision, Engine};
 use crate::limit::time::{Micros, micros};
 use crate::store::{Done, Meta, Work};
+use crate::telemetry::traces;
 
 impl Engine {
+    /// Decides a check without charging it.
+    ///
+    /// # Errors
+    /// As [`Engine::check`].
+    pub async fn look(&self, check: &Check) -> Answer {
+        let resolved = self.resolve(check)?;
+        let answer = self.dry_run(&resolved, check.cost).await;
+        traces::answered(|| attributes(&resolved.subject, check.cost, answer.as_ref()));
+        answer
+    }
+
     /// Charges one check, or as much of its cost as fits, until `until` (us). It skips the
     /// pre-filter, since even a denied cost is charged.
     pub(super) async fn drain(&self, resolved: &Resolved, check: &Check, until: Micros) -> Answer {

@@ -100,8 +100,25 @@ async fn look_denies_the_whole_when_nothing_is_left() {
     assert_eq!(codes(&ask(&client, &looking).await), (Code::Ok, vec![Code::Ok; 2]));
     assert_eq!(remaining(&client, user("alice")).await, 3);
     ask(&client, &[with_hits(user("alice"), 3)]).await;
-    assert_eq!(codes(&ask(&client, &looking).await), (Code::OverLimit, vec![Code::OverLimit, Code::Ok]));
+    let denied = ask(&client, &looking).await;
+    assert_eq!(codes(&denied), (Code::OverLimit, vec![Code::OverLimit, Code::Ok]));
     assert_eq!(remaining(&client, path("/a")).await, 4);
+    let reset = denied.statuses[0].duration_until_reset.unwrap().seconds;
+    assert!((1..=3600).contains(&reset), "{reset}");
+    assert_eq!(header(&denied, "Retry-After"), Some(reset.to_string().as_str()));
+}
+
+/// A bucket with two units of debt has one unit after three refills, and is whole after four.
+#[tokio::test]
+async fn denied_look_waits_for_one_unit() {
+    let node = EnvoyNode::start(&limits());
+    let client = node.client().await;
+    let bucket = || descriptor(&[("bucket", "x")]);
+    ask(&client, &[with_hits(bucket(), 4)]).await;
+    let denied = ask(&client, &[with_hits(bucket(), 0)]).await;
+    assert_eq!(codes(&denied).0, Code::OverLimit);
+    let reset = denied.statuses[0].duration_until_reset.unwrap().seconds;
+    assert!((10_700..=10_800).contains(&reset), "{reset}");
 }
 
 #[tokio::test]
@@ -180,7 +197,10 @@ async fn limits_of_requests_count_by_descriptor_and_unit() {
     let elsewhere = RateLimitRequest { domain: "other".into(), ..request(&[limited(0, UnitOfTime::Hour)]) };
     assert_eq!(codes(&client.ask(elsewhere).await.unwrap()), (Code::Ok, vec![Code::Ok]));
     let refund = RateLimitDescriptor { is_negative_hits: true, ..limited(5, UnitOfTime::Hour) };
-    assert_eq!(ask(&client, &[refund]).await.statuses[0].code, i32::from(Code::Ok));
+    let refunded = ask(&client, &[refund]).await;
+    assert_eq!(codes(&refunded), (Code::Ok, vec![Code::Ok]));
+    assert_eq!(refunded.statuses[0].limit_remaining, 4);
+    assert_eq!(header(&refunded, "RateLimit-Policy"), Some("\"hour\";q=5;w=3600"));
     assert_eq!(ask(&client, &[limited(5, UnitOfTime::Hour)]).await.statuses[0].limit_remaining, 3);
 }
 
@@ -342,6 +362,25 @@ async fn independent_counting_charges_each_descriptor_for_itself() {
     assert_eq!((remaining(&client, user("alice")).await, remaining(&client, path("/a")).await), (0, 1));
     let twice = ask(&client, &[path("/a"), path("/a")]).await;
     assert_eq!(codes(&twice), (Code::OverLimit, vec![Code::Ok, Code::OverLimit]));
+}
+
+/// Otherwise a caller above the rate would keep a bucket in debt, and be denied for ever.
+#[tokio::test]
+async fn independent_counting_of_denied_requests_takes_no_bucket_into_debt() {
+    let node = EnvoyNode::start(&Settings { envoy: "  counting: independent", ..limits() });
+    let client = node.client().await;
+    let bucket = || descriptor(&[("bucket", "x")]);
+    for code in [Code::Ok, Code::Ok, Code::OverLimit, Code::OverLimit, Code::OverLimit] {
+        assert_eq!(codes(&ask(&client, &[bucket()]).await).0, code);
+    }
+    let denied = ask(&client, &[bucket()]).await;
+    let reset = denied.statuses[0].duration_until_reset.unwrap().seconds;
+    assert!((3_500..=3_600).contains(&reset), "{reset}");
+    // The end of a stream says what was used.
+    ask(&client, &[with_hits(bucket(), 1)]).await;
+    let denied = ask(&client, &[bucket()]).await;
+    let reset = denied.statuses[0].duration_until_reset.unwrap().seconds;
+    assert!((7_100..=7_200).contains(&reset), "{reset}");
 }
 
 #[test]

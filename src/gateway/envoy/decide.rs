@@ -9,7 +9,8 @@ use tokio::time::timeout;
 use super::RateLimitError;
 use super::plan::{Action, Counted};
 use crate::config::envoy::Counting;
-use crate::engine::{Answer, Check, CheckError, Decision, Door, Engine, Refund};
+use crate::engine::{Answer, Check, CheckError, Decision, Door, Engine, Over, Refund};
+use crate::limit::policy::Algorithm;
 
 /// The result for one counted descriptor.
 #[derive(Debug, Clone)]
@@ -51,22 +52,54 @@ type PlacedVerdicts = Vec<(usize, Verdict)>;
 /// A failed refund is logged by the engine. The caller has no use for it: its request has ended.
 async fn refund(engine: &Engine, refunds: &[Placed<'_>], within: Duration) -> PlacedVerdicts {
     let refunded = refunds.iter().map(async |(place, Counted { check, .. })| {
-        let refunding = engine.refund(&check.policy, &check.key, Refund::Cost(check.cost), Door::Envoy);
-        let result = timeout(within, refunding).await.ok().and_then(Result::ok);
-        (*place, Verdict { over: false, decision: result.map(|result| result.decision) })
+        let refunding = async {
+            let refund = Refund::Cost(check.cost);
+            let refunded = engine.refund(&check.policy, &check.key, refund, Door::Envoy).await?;
+            match check.quotas {
+                // The request's own limit, which the refund does not know.
+                Some(_) => engine.look(&Check { cost: 0, ..check.clone() }).await,
+                None => Ok(refunded.decision),
+            }
+        };
+        let decision = timeout(within, refunding).await.ok().and_then(Result::ok);
+        (*place, Verdict { over: false, decision })
     });
     join_all(refunded).await
 }
 
 /// Charges each descriptor for itself, those of one counter in order.
 async fn each(engine: &Engine, counted: &[Placed<'_>]) -> Result<PlacedVerdicts, RateLimitError> {
-    let checks: Vec<Check> = counted.iter().map(|(_, counted)| counted.check.clone()).collect();
-    let answers = engine.check_batch(&checks).await;
-    counted
+    let policies = engine.policies();
+    // A drain takes a bucket into debt, and each denied request would deepen it.
+    let may_owe = |check: &Check| {
+        policies.by_name.get(&check.policy).is_none_or(|policy| policy.algorithm != Algorithm::TokenBucket)
+    };
+    let check = |(_, Counted { check, action, .. }): &Placed<'_>| match action {
+        Action::Charge if !may_owe(check) => Check { over: Over::Deny, ..check.clone() },
+        _ => check.clone(),
+    };
+    let checks: Vec<Check> = counted.iter().map(check).collect();
+    let mut verdicts = verdicts(counted, engine.check_batch(&checks).await)?;
+    let denied = counted
         .iter()
-        .zip(answers)
-        .map(|((place, counted), answer)| Ok((*place, verdict(counted, answer)?)))
-        .collect()
+        .zip(&mut verdicts)
+        .filter(|((_, counted), (_, verdict))| counted.action == Action::Look && verdict.over);
+    join_all(denied.map(async |((_, counted), (_, verdict))| {
+        // A look is of cost 0, which always fits. The wait is that for a unit.
+        let unit = engine.look(&Check { cost: 1, ..counted.check.clone() }).await;
+        if let Ok(decision) = unit
+            && !decision.allowed
+        {
+            verdict.decision = Some(decision);
+        }
+    }))
+    .await;
+    Ok(verdicts)
+}
+
+fn verdicts(counted: &[Placed<'_>], answers: Vec<Answer>) -> Result<PlacedVerdicts, RateLimitError> {
+    let verdict = |((place, counted), answer): (&Placed<'_>, Answer)| Ok((*place, verdict(counted, answer)?));
+    counted.iter().zip(answers).map(verdict).collect()
 }
 
 /// Charges all descriptors or none, but for those with hits of their own.
@@ -111,15 +144,8 @@ async fn charge_together(engine: &Arc<Engine>, counted: &[Placed<'_>]) -> Result
 
 /// The verdicts that the descriptors would get, without a charge.
 async fn peek(engine: &Engine, counted: &[Placed<'_>]) -> Result<PlacedVerdicts, RateLimitError> {
-    let look = |(_, counted): &Placed<'_>| Check { cost: 0, ..counted.check.clone() };
-    let checks: Vec<Check> = counted.iter().map(look).collect();
-    let answers = engine.check_batch(&checks).await;
-    let verdict = |((place, counted), answer): (&Placed<'_>, Answer)| {
-        let Verdict { over, decision } = verdict(counted, answer)?;
-        let lacks = decision.as_ref().is_some_and(|decision| has_less_than(decision, counted.check.cost));
-        Ok((*place, Verdict { over: over || lacks, decision }))
-    };
-    counted.iter().zip(answers).map(verdict).collect()
+    let answers = join_all(counted.iter().map(|(_, counted)| engine.look(&counted.check))).await;
+    verdicts(counted, answers)
 }
 
 /// # Errors
@@ -128,16 +154,12 @@ fn verdict(counted: &Counted, answer: Answer) -> Result<Verdict, RateLimitError>
     match answer {
         Ok(decision) => {
             // Counters always allow a look.
-            let nothing_left = counted.action == Action::Look && has_less_than(&decision, 1);
+            let is_empty = || decision.binding.is_some_and(|binding| binding.remaining == 0);
+            let nothing_left = counted.action == Action::Look && !decision.policy.options.shadow && is_empty();
             Ok(Verdict { over: !decision.allowed || nothing_left, decision: Some(decision) })
         }
         // A client chooses this value, and no client may choose to be unlimited.
         Err(CheckError::InvalidKey(_)) => Ok(Verdict { over: true, decision: None }),
         Err(error) => Err(RateLimitError::Unavailable(error)),
     }
-}
-
-/// Whether less than `cost` remains, and that counts.
-fn has_less_than(decision: &Decision, cost: u64) -> bool {
-    !decision.policy.options.shadow && decision.binding.is_some_and(|binding| binding.remaining < cost)
 }

@@ -75,10 +75,9 @@ impl Plan {
         }
     }
 
-    /// Looks come before the charges, so both together have the time of one.
+    /// Another call may follow looks, so both together have the time of one.
     fn share_time(&mut self) {
-        let looks = self.counted().any(|counted| counted.action == Action::Look);
-        if looks && self.counted().any(|counted| counted.action != Action::Look) {
+        if self.counted().any(|counted| counted.action == Action::Look) {
             for planned in &mut self.0 {
                 if let Planned::Counted(Counted { check, .. }) = planned {
                     check.within = check.within.map(|within| within / 2);
