@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::limits::{self, Counts};
 use super::tree::{Descriptor, Level, Limit, Rule, RuleKind};
 use super::unit::Unit;
+use super::yaml_1_1;
 use crate::config::fault::{Faults, Place};
 use crate::config::raw::{Node, Value};
 use crate::config::scalar::{excerpt, listed, nearest};
@@ -68,7 +69,7 @@ impl DescriptorReader<'_> {
         let section = Section::open(root, &ROOT, self.faults)?;
         let sentence = "a file needs `domain`, the name that Envoy's filter sends, such as `domain: edge`";
         let node = section.required("domain", sentence, self.faults);
-        let name = node.and_then(|node| Some((self.word(node, "a name such as `edge`")?, node.place)));
+        let name = node.and_then(|node| Some((node.word("a name such as `edge`", self.faults)?, node.place)));
         let domain = name.map(|(name, _)| name).unwrap_or_default();
         let level = section.member("descriptors").map(|node| self.level(node, domain, &Path::new()));
         let (name, place) = name?;
@@ -101,7 +102,7 @@ impl DescriptorReader<'_> {
         let sentence = "a descriptor needs `key`, such as `key: remote_address`";
         let key = section
             .required("key", sentence, self.faults)
-            .and_then(|node| self.word(node, "the key of a descriptor's entry"));
+            .and_then(|node| node.word("the key of a descriptor's entry", self.faults));
         let value = section.member("value").filter(|node| !matches!(node.value, Value::Empty));
         let value = value.map_or(Some(""), |node| node.text("the value of a descriptor's entry", self.faults));
         let mut path = path.clone();
@@ -166,7 +167,7 @@ impl DescriptorReader<'_> {
         let name = section.member("name").filter(|node| !matches!(node.value, Value::Empty));
         let name = name.map_or("", |node| node.text("a name for `replaces`", self.faults).unwrap_or_default());
         let replaces = section.member("replaces").map_or_else(Vec::new, |node| self.replaces(node, name));
-        if self.flag(&section, "unlimited") {
+        if section.member("unlimited").map_or(Some(false), |node| self.flag_at(node))? {
             self.refuse_unit(&section);
             return Some(self.rule_at(node, RuleKind::Unlimited, name, replaces));
         }
@@ -174,8 +175,8 @@ impl DescriptorReader<'_> {
         let unit = unit.and_then(|node| self.unit(node));
         let sentence = "a `rate_limit` needs `requests_per_unit`: 0 denies every request";
         let requests = section.required("requests_per_unit", sentence, self.faults);
-        let requests = requests.and_then(|node| node.integer(0..=u32::MAX.into(), self.faults));
-        let (unit, requests) = (unit?, u32::try_from(requests?).ok()?);
+        let requests = requests.and_then(|node| self.requests(node));
+        let (unit, requests) = (unit?, requests?);
         let policy = limits::name(path, domain);
         let counted = self.counts.policy(policy.clone(), requests, unit, shadow);
         self.policies.insert(policy.clone(), Arc::new(counted));
@@ -202,7 +203,7 @@ impl DescriptorReader<'_> {
         for item in node.list("[{name: per-user}]", self.faults).unwrap_or_default() {
             let Some(section) = Section::open(item, &REPLACES, self.faults) else { continue };
             let named = section.required("name", "an entry of `replaces` needs `name`", self.faults);
-            let Some(name) = named.and_then(|node| self.word(node, "the name of another `rate_limit`")) else {
+            let Some(name) = named.and_then(|node| node.word("the name of another `rate_limit`", self.faults)) else {
                 continue;
             };
             if name == own {
@@ -219,12 +220,23 @@ impl DescriptorReader<'_> {
     }
 
     fn flag(&mut self, section: &Section<'_>, name: &str) -> bool {
-        section.member(name).and_then(|node| OFF.read(node, self.faults)).unwrap_or_default()
+        section.member(name).and_then(|node| self.flag_at(node)).unwrap_or_default()
     }
 
-    /// A text that is not empty.
-    fn word<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n str> {
-        let text = node.text(what, self.faults)?;
-        if text.is_empty() { node.refuse(what, self.faults) } else { Some(text) }
+    fn flag_at(&mut self, node: &Node) -> Option<bool> {
+        plain(node).and_then(yaml_1_1::flag).or_else(|| OFF.read(node, self.faults))
+    }
+
+    fn requests(&mut self, node: &Node) -> Option<u32> {
+        let known = plain(node).and_then(yaml_1_1::integer).and_then(|requests| u32::try_from(requests).ok());
+        known.or_else(|| u32::try_from(node.integer(0..=u32::MAX.into(), self.faults)?).ok())
+    }
+}
+
+/// A text without quotes.
+fn plain(node: &Node) -> Option<&str> {
+    match &node.value {
+        Value::Text { text, quoted: false } => Some(text),
+        _ => None,
     }
 }

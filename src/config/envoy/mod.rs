@@ -10,6 +10,8 @@ pub mod counting;
 
 mod unit;
 
+mod yaml_1_1;
+
 mod tree;
 
 mod key;

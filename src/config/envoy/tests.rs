@@ -58,6 +58,9 @@ descriptors:
   - {key: h, rate_limit: {unit: day, requests_per_unit: 1, name: h, replaces: [{name: h}, {}]}}
   - {key: i, policy: api, shadow_mode: true}
   - {key: j, policy: api, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: k, rate_limit: {unlimited: maybe}}
+  - {key: l, rate_limit: {unit: day, requests_per_unit: \"5\"}}
+  - {key: m, rate_limit: {unit: day, requests_per_unit: 0x1_0000_0000}}
 ",
     )
     .unwrap_err()
@@ -66,7 +69,10 @@ descriptors:
     let places: Vec<&str> = lines.iter().map(|line| line.split_once(": ").unwrap().0).collect();
     assert_eq!(
         places,
-        ["4:5", "5:33", "5:63", "6:5", "7:22", "9:5", "10:50", "11:41", "12:80", "12:91", "13:27", "14:22"],
+        [
+            "4:5", "5:33", "5:63", "6:5", "7:22", "9:5", "10:50", "11:41", "12:80", "12:91", "13:27", "14:22", "15:38",
+            "16:57", "17:57"
+        ],
         "{faults}"
     );
     assert!(faults.contains("did you mean `rate_limit`?") && faults.contains("did you mean `api`?"), "{faults}");
@@ -98,4 +104,21 @@ descriptors:
     assert_eq!((found.rule.name.as_str(), &found.rule.replaces[..]), ("one", &["two".to_owned()][..]));
     assert_eq!(counter_key("d", &[("a", "xyz")], Some(&found)), "d|a~x*");
     assert!(matches!(rules.domains["d"].find(&[("b", "7")]).unwrap().rule.kind, RuleKind::Unlimited));
+}
+
+/// The reference reads YAML 1.1.
+#[test]
+fn words_and_integers_of_yaml_1_1_are_accepted() {
+    let rules = rules(
+        "domain: d
+descriptors:
+  - {key: a, shadow_mode: on, rate_limit: {unit: day, requests_per_unit: 1_000}}
+  - {key: b, shadow_mode: Off, rate_limit: {unit: day, requests_per_unit: 0x0A}}
+  - {key: c, rate_limit: {unlimited: yes}}
+",
+    );
+    let rule = |key| rules.domains["d"].find(&[(key, "x")]).unwrap().rule;
+    assert!(matches!(rule("a").kind, RuleKind::Limit(Limit { requests_per_unit: 1_000, .. })));
+    assert!(matches!(rule("b").kind, RuleKind::Limit(Limit { requests_per_unit: 10, .. })));
+    assert!(matches!(rule("c").kind, RuleKind::Unlimited));
 }
