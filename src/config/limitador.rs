@@ -62,7 +62,7 @@ fn limits(root: &Node, faults: &mut Faults) -> Vec<Limit> {
 fn limit(node: &Node, faults: &mut Faults) -> Option<Limit> {
     let section = Section::open(node, &LIMIT, faults)?;
     let namespace = section.required("namespace", "a limit needs `namespace`, which becomes a domain", faults);
-    let namespace = namespace.and_then(|node| Some(node.text("a name such as `edge`", faults)?.to_owned()));
+    let namespace = namespace.and_then(|node| node.word("a name such as `edge`", faults));
     let limit = section.required("max_value", "a limit needs `max_value`", faults);
     let limit = limit.and_then(|node| node.integer(1..=MAX_UNITS, faults));
     let seconds = section.required("seconds", "a limit needs `seconds`", faults);
@@ -81,7 +81,12 @@ fn limit(node: &Node, faults: &mut Faults) -> Option<Limit> {
         return None;
     }
     let path = path.into_iter().map(|(_, entry)| entry).collect();
-    Some(Limit { place: node.place, namespace: namespace?, path, quota: Quota { limit: limit?, seconds: seconds? } })
+    Some(Limit {
+        place: node.place,
+        namespace: namespace?.to_owned(),
+        path,
+        quota: Quota { limit: limit?, seconds: seconds? },
+    })
 }
 
 /// The number of a descriptor, and one of its entries.
@@ -96,8 +101,8 @@ fn expressions(node: Option<&Node>, read: fn(&str) -> Option<Expression>, faults
         match read(text) {
             Some(expression) => found.push(expression),
             None => {
-                let forms =
-                    "expected `descriptors[0].key` or `descriptors[0]['key']`, with `== 'value'` in a condition";
+                let forms = "expected `descriptors[0].key` or `descriptors[0]['key']`, in a condition with `== 'value'`, \
+                     a value without `*`";
                 faults.note(item.place, format!("`{}` has no counterpart: {forms}", excerpt(text)));
             }
         }
@@ -105,11 +110,12 @@ fn expressions(node: Option<&Node>, read: fn(&str) -> Option<Expression>, faults
     found
 }
 
-/// `descriptors[0].key == 'value'`.
+/// `descriptors[0].key == 'value'`. An empty value or one with `*` would match other values here.
 fn condition(text: &str) -> Option<Expression> {
     let (left, right) = text.split_once("==")?;
     let (descriptor, (key, _)) = variable(left)?;
-    Some((descriptor, (key, Some(quoted(right.trim())?.to_owned()))))
+    let value = quoted(right.trim()).filter(|value| !value.is_empty() && !value.contains('*'))?;
+    Some((descriptor, (key, Some(value.to_owned()))))
 }
 
 /// `descriptors[0].key` or `descriptors[0]['key']`.
@@ -252,10 +258,13 @@ mod tests {
 - {namespace: a, max_value: 1, seconds: 60, variables: ['descriptors[0].z']}
 - {namespace: a, max_value: 2, seconds: 60, variables: ['descriptors[0].z']}
 - {namespace: a, max_value: 0, second: 60, variables: ['descriptors[0].q']}
+- {namespace: a, max_value: 1, seconds: 60, conditions: [\"descriptors[0].path == '/api/*'\"]}
+- {namespace: a, max_value: 1, seconds: 60, conditions: [\"descriptors[0].tier == ''\"]}
+- {namespace: '', max_value: 1, seconds: 60, variables: ['descriptors[0].x']}
 ",
         )
         .unwrap_err();
         let lines: Vec<_> = faults.lines().map(|line| line.split(':').nth(1).unwrap()).collect();
-        assert_eq!(lines, ["1", "2", "2", "3", "5", "6", "6"], "{faults}");
+        assert_eq!(lines, ["1", "2", "2", "3", "5", "6", "6", "7", "8", "9"], "{faults}");
     }
 }

@@ -52,6 +52,12 @@ impl Node {
         }
     }
 
+    /// A text that is not empty.
+    pub(super) fn word(&self, what: &str, faults: &mut Faults) -> Option<&str> {
+        let text = self.text(what, faults)?;
+        if text.is_empty() { self.refuse(what, faults) } else { Some(text) }
+    }
+
     /// Like [`Self::text`], where the text often ends in `:`. YAML reads that as a mapping unless
     /// it has quotes.
     pub(super) fn text_of_any_end(&self, what: &str, faults: &mut Faults) -> Option<&str> {
