@@ -31,12 +31,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     if !config.gates.0.is_empty() {
         told += &format!(", {}", counted(config.gates.0.len(), "gate", "gates"));
     }
-    if let Some((domains, limits)) = config.envoy_counts() {
-        told += &format!(
-            ", {} of Envoy with {}",
-            counted(domains, "domain", "domains"),
-            counted(limits, "limit", "limits")
-        );
+    if let Some((domains, rules)) = config.envoy_counts() {
+        told +=
+            &format!(", {} of Envoy with {}", counted(domains, "domain", "domains"), counted(rules, "rule", "rules"));
     }
     print(&format!("{}: valid, {told}\n", config.policies.origin))?;
     Ok(ExitCode::SUCCESS)

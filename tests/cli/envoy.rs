@@ -22,10 +22,10 @@ fn documented() -> String {
 }
 
 #[test]
-fn validate_counts_domains_and_limits() {
+fn validate_counts_domains_and_rules() {
     let (code, out, reason) = run(&["validate", &documented()]);
     assert_eq!(code, 0, "{reason}");
-    assert!(out.ends_with(": valid, 1 policy, 1 domain of Envoy with 2 limits\n"), "{out}");
+    assert!(out.ends_with(": valid, 1 policy, 1 domain of Envoy with 3 rules\n"), "{out}");
 }
 
 #[test]
@@ -62,9 +62,28 @@ fn explain_finds_the_rule_of_a_descriptor() {
     assert_eq!(tokens["key"], "edge|tokens=alice");
     assert_eq!(tokens["quotas"][0]["limit"], 1000);
     assert_eq!(tokens["redis"]["keys"][0], "{ratelimit:edge|tokens=alice:}envoy~day:fixed");
+    assert_eq!(tokens["match"], Value::Null);
     assert_eq!(explain(&["other=x"])["rule"], "none: the descriptor is allowed and not counted");
     let (_, text, _) = run(&["explain", &file, "--domain", "edge", "--descriptor", "user=alice"]);
     assert!(text.starts_with("rule    policy, ") && text.contains("quota   1h: 200 per 1h"), "{text}");
+    let folder = tempfile::tempdir().unwrap();
+    let limits = "domain: d
+descriptors:
+  - {key: zero, rate_limit: {unit: day, requests_per_unit: 0}}
+  - {key: ip, policy: per-ip}
+";
+    std::fs::write(folder.path().join("limits.yaml"), limits).unwrap();
+    let own = folder.path().join("tollgate.yaml");
+    let node = "policies: {per-ip: {key: {type: ip}, quotas: [1 per 1h]}}\nenvoy: {listen: \"127.0.0.1:0\", config: [limits.yaml]}\n";
+    std::fs::write(&own, node).unwrap();
+    let text = |entry| run(&["explain", own.to_str().unwrap(), "--domain", "d", "--descriptor", entry]);
+    let (code, out, _) = text("zero=1");
+    assert!(code == 0 && out.contains("limits.yaml:3") && !out.contains("tollgate.yaml:0"), "{out}");
+    let (code, out, _) = text("ip=zzz");
+    assert!(
+        code == 0 && out.contains("limits.yaml:4") && out.contains("answer  over_limit: the key \"zzz\" must be"),
+        "{out}"
+    );
     let (code, _, reason) = run(&["explain", &file, "--domain", "elsewhere", "--descriptor", "user=alice"]);
     assert!(code == 1 && reason.contains("there are edge"), "{reason}");
 }

@@ -23,10 +23,21 @@ pub(super) fn explain(config: &Config, domain: &str, descriptor: &[String]) -> R
         RuleKind::Limit(limit) => (&limit.policy, counter_key(domain, &entries, Some(&found))),
         RuleKind::Policy(policy) => (policy, policy_key(&entries)),
     };
-    let kind = if matches!(found.rule.kind, RuleKind::Limit(_)) { "rate_limit" } else { "policy" };
-    let mut explained = policy::explain(config, policy, &key)?;
+    let (is_limit, rule) = match found.rule.kind {
+        RuleKind::Limit(_) => (true, told(found.rule, "rate_limit")),
+        _ => (false, told(found.rule, "policy")),
+    };
+    let mut explained = match policy::explain(config, policy, &key) {
+        Ok(explained) => explained,
+        // The service denies what is no address, since a client chooses it.
+        Err(why) => return Ok(json!({"domain": domain, "rule": rule, "answer": format!("over_limit: {why}")})),
+    };
     explained["domain"] = json!(domain);
-    explained["rule"] = json!(told(found.rule, kind));
+    explained["rule"] = json!(rule);
+    if is_limit {
+        // The list that denies everything under a limit of 0 stands in no file.
+        explained["match"] = Value::Null;
+    }
     Ok(explained)
 }
 

@@ -89,6 +89,7 @@ pub(super) fn text(told: &Value) -> Vec<(&'static str, String)> {
     if let Some(rule) = told["rule"].as_str() {
         lines.push(("rule", rule.to_owned()));
         if told["policy"].is_null() {
+            lines.extend(told["answer"].as_str().map(|answer| ("answer", answer.to_owned())));
             return lines;
         }
     }

@@ -198,10 +198,10 @@ fn text(item: &Node, path: &Path, files: &mut Files, faults: &mut Faults) -> Opt
 }
 
 impl Config {
-    /// The number of Envoy's domains, and of their limits.
+    /// The number of Envoy's domains, and of their rules.
     pub fn envoy_counts(&self) -> Option<(usize, usize)> {
         let envoy = self.envoy.as_ref()?;
-        let limits = self.policies.by_name.values().filter(|policy| policy.is_of_envoy()).count();
-        Some((envoy.rules.domains.len(), limits - Unit::ALL.len() - 1))
+        let domains = &envoy.rules.domains;
+        Some((domains.len(), domains.values().map(Level::rules).sum()))
     }
 }

@@ -117,6 +117,17 @@ impl Level {
         Some(Found { rule: rule?, shared })
     }
 
+    /// Number of rules in it and below.
+    pub(super) fn rules(&self) -> usize {
+        let descriptors = self.0.values().flat_map(|OfKey { exact, wildcards, bare }| {
+            let wildcards = wildcards.iter().map(|(_, descriptor)| descriptor);
+            exact.values().chain(wildcards).chain(bare.as_deref())
+        });
+        descriptors
+            .map(|descriptor| usize::from(descriptor.rule.is_some()) + descriptor.below.rules())
+            .sum()
+    }
+
     /// Adds a descriptor.
     ///
     /// # Errors

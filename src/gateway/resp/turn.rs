@@ -8,7 +8,7 @@ use super::outcome::{Form, Outcome};
 use super::reply::{Replies, Version};
 use super::session::Session;
 use super::{policy_check, throttle};
-use crate::engine::{Answer, Check};
+use crate::engine::{Answer, Check, CheckError};
 
 /// The most commands of a turn, which a worker decides in under a millisecond. The rest of a longer
 /// pipeline is the next turn.
@@ -111,6 +111,7 @@ fn write_decision(form: Form, answer: Option<Option<&Answer>>, replies: &mut Rep
     match (answer, form) {
         (Some(Some(Ok(decision))), Form::Throttle(limit)) => throttle::answer(replies, limit, decision),
         (Some(Some(Ok(decision))), Form::Policy) => policy_check::answer(replies, decision),
+        (Some(Some(Err(error @ CheckError::InvalidKey(_)))), _) => replies.error(&format!("ERR the key {error}")),
         (Some(Some(Err(error))), _) => replies.error(&format!("ERR {error}")),
         (Some(None), _) => replies.error("ERR the store gave no decision"),
         (None, _) => replies.error("ERR the node is overloaded: try again later"),

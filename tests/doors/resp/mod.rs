@@ -25,7 +25,7 @@ struct Door {
     address: String,
 }
 
-const POLICY: &str = "policies: {p: {quotas: [5 per 1h]}}";
+const POLICY: &str = "policies: {p: {quotas: [5 per 1h]}, by-ip: {key: {type: ip}, quotas: [5 per 1h]}}";
 
 fn door(configuration: &str) -> Door {
     Door::of(node_with(&format!("resp: {{listen: 127.0.0.1:0}}\n{configuration}\n")))

@@ -95,6 +95,10 @@ fn failed_commands_have_the_words_of_redis_and_end_nothing() {
         ),
         (&["TG.CHECK", "p"], "ERR wrong number of arguments for 'tg.check' command"),
         (&["TG.CHECK", "p", "k", "-1"], "ERR the cost must be an integer from 0 to 1000000000000000"),
+        (
+            &["TG.CHECK", "by-ip", "zzz"],
+            "ERR the key must be an IP address such as 203.0.113.7 or 2001:db8::1, as all keys of this policy",
+        ),
         (&["TG.CHECK", "p", ""], "ERR the key must have 1 to 1024 bytes, not 0"),
         (
             &["CL.THROTTLE", &long, "1", "1", "1"],
