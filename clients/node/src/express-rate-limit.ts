@@ -6,18 +6,18 @@ import type { CheckAnswer, Usage } from './types.js'
 
 export interface StoreOptions extends ClientOptions {
   /** A client to share. By default the store has its own, with the options of a client. */
-  client?: Client
+  client?: Client | undefined
   /** The policy, by default `default`. */
-  policy?: string
+  policy?: string | undefined
   /**
    * Send `limit` and `windowMs` of the middleware as the quota of each check. The policy needs
    * `inline: true`. By default the quotas of the policy count.
    */
-  inline?: boolean
+  inline?: boolean | undefined
   /** Precedes each key, for limiters that share a policy and count apart. */
-  prefix?: string
+  prefix?: string | undefined
   /** Gets the failures of `decrement`, which the middleware does not catch. */
-  onError?: (error: unknown) => void
+  onError?: ((error: unknown) => void) | undefined
 }
 
 const MOST_DENIALS = 100_000
@@ -46,8 +46,8 @@ export class TollgateStore implements Store {
 
   init(options: Options): void {
     this.limit = typeof options.limit === 'number' ? options.limit : undefined
-    const { skipFailedRequests, skipSuccessfulRequests, statusCode = 429 } = options
-    this.uncharged.enabled = statusCode < 400 ? skipSuccessfulRequests : skipFailedRequests
+    const { skipFailedRequests, skipSuccessfulRequests } = options
+    this.uncharged.enabled = skipFailedRequests || skipSuccessfulRequests
     if (!this.options.inline) return
     if (this.limit === undefined) throw new TypeError('inline needs a limit that is a number')
     if (skipFailedRequests || skipSuccessfulRequests) {
@@ -59,7 +59,7 @@ export class TollgateStore implements Store {
   async increment(key: string): Promise<Hits> {
     if (this.closed) return { totalHits: 1, resetTime: new Date() }
     const decision = await this.client.check({ ...this.of(key), quotas: this.quotas })
-    if (!decision.allowed) this.uncharged.add(key)
+    if (!decision.allowed) this.uncharged.add(key, decision.reset_after_ms ?? decision.retry_after_ms ?? 0)
     return this.hits(decision)
   }
 
@@ -101,31 +101,42 @@ export class TollgateStore implements Store {
   private hits(decision: CheckAnswer | Usage, least = 1): Hits {
     const limit = this.limit ?? decision.limit ?? 1
     const used = limit - (decision.remaining ?? limit)
-    const totalHits = decision.allowed ? Math.max(least, Math.min(limit, used)) : limit + 1
+    // A `limit` function may return any number.
+    const beyond = this.limit === undefined ? Number.MAX_SAFE_INTEGER : limit + 1
+    const totalHits = decision.allowed ? Math.max(least, Math.min(limit, used)) : beyond
     const wait = decision.allowed ? decision.reset_after_ms : (decision.retry_after_ms ?? decision.reset_after_ms)
     return { totalHits, resetTime: new Date(Date.now() + (wait ?? 0)) }
   }
 }
 
-/** The middleware may decrement after a denial, too. The node charged nothing for it. */
+/**
+ * The denials of each key, which the middleware may decrement, too. The node charged nothing for
+ * them. As in the memory store, they absorb decrements until the counts are whole again.
+ */
 class Uncharged {
   enabled = false
-  private readonly denials = new Map<string, number>()
+  private readonly denials = new Map<string, { count: number; until: number }>()
 
-  add(key: string): void {
+  add(key: string, resetMs: number): void {
     if (!this.enabled) return
-    this.denials.set(key, (this.denials.get(key) ?? 0) + 1)
-    // A denial that is never decremented would stay for ever.
+    const count = this.counted(key)
+    this.denials.delete(key)
+    this.denials.set(key, { count: count + 1, until: performance.now() + resetMs })
     if (this.denials.size > MOST_DENIALS) this.denials.delete(this.denials.keys().next().value as string)
   }
 
-  /** Whether the decrement belongs to a denial. */
+  /** Whether a denial absorbs the decrement. */
   remove(key: string): boolean {
-    const count = this.denials.get(key)
-    if (count === undefined) return false
-    if (count === 1) this.denials.delete(key)
-    else this.denials.set(key, count - 1)
-    return true
+    const count = this.counted(key)
+    const denial = this.denials.get(key)
+    if (count > 1 && denial !== undefined) denial.count -= 1
+    else this.denials.delete(key)
+    return count > 0
+  }
+
+  private counted(key: string): number {
+    const denial = this.denials.get(key)
+    return denial !== undefined && performance.now() < denial.until ? denial.count : 0
   }
 }
 

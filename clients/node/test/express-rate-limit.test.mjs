@@ -68,6 +68,38 @@ describe('the store of express-rate-limit', () => {
     })
   })
 
+  test('gives nothing back for a denial that the application calls a success', async () => {
+    const requestWasSuccessful = (_request, response) => response.statusCode !== 401
+    const options = { limit: 2, windowMs: 60_000, skipSuccessfulRequests: true, requestWasSuccessful }
+    await withApp({ policy: 'default' }, options, async (url) => {
+      const statuses = []
+      for (let time = 0; time < 8; time++) {
+        statuses.push((await get(`${url}guess`)).status)
+        await sleep(30)
+      }
+      assert.deepEqual(statuses, [401, 401, 429, 429, 429, 429, 429, 429])
+    })
+  })
+
+  test('lets denials absorb decrements only until the counts are whole again', async () => {
+    const store = new TollgateStore({ nodes: node.url, policy: 'blink', deadlineMs: 5000, prefix: `${randomUUID()}-` })
+    store.init({ limit: 2, windowMs: 3000, skipFailedRequests: true })
+    for (const hits of [1, 2, 3, 3]) assert.equal((await store.increment('a')).totalHits, hits)
+    await waitUntil('the counts are whole', async () => (await store.get('a')) === undefined)
+    assert.equal((await store.increment('a')).totalHits, 1)
+    await store.decrement('a')
+    assert.equal(await store.get('a'), undefined)
+    store.shutdown()
+  })
+
+  test('denies when the node denies, whatever a limit function returns', async () => {
+    await withApp({ policy: 'default' }, { limit: () => 100, windowMs: 60_000 }, async (url) => {
+      const statuses = []
+      for (let time = 0; time < 4; time++) statuses.push((await get(url)).status)
+      assert.deepEqual(statuses, [200, 200, 429, 429])
+    })
+  })
+
   test('admits nobody with a limit of 0', async () => {
     await withApp({ policy: 'inline', inline: true }, { limit: 0, windowMs: 60_000 }, async (url) => {
       assert.equal((await get(url)).status, 429)
@@ -104,6 +136,7 @@ describe('the store of express-rate-limit', () => {
     const app = express()
     app.use(rateLimit({ standardHeaders: true, legacyHeaders: false, keyGenerator: () => key, store, ...options }))
     app.get('/', (_request, response) => { response.send('hello') })
+    app.get('/guess', (_request, response) => { response.status(401).end() })
     app.use((_error, _request, response, _next) => { response.status(500).end() })
     const server = app.listen(0, '127.0.0.1')
     await once(server, 'listening')
