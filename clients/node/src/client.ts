@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto'
 
-import { Coalescer } from './coalescer.js'
+import { Coalescer, type Written } from './coalescer.js'
 import { Problem, Unavailable, invalid } from './errors.js'
-import { type Call, traceparentOf } from './exchange.js'
+import { type Call, checkToken, traceparentOf } from './exchange.js'
 import { Nodes } from './nodes.js'
 import type { Answer } from './response.js'
 import type {
@@ -18,25 +18,28 @@ import type {
 
 export interface ClientOptions {
   /** URLs of nodes, in the order of preference. By default `http://127.0.0.1:7070`. */
-  nodes?: string | string[]
+  nodes?: string | string[] | undefined
   /** The longest duration of a call, ms. By default 100. */
-  deadlineMs?: number
+  deadlineMs?: number | undefined
   /** A token, or a function that returns the present one. */
-  token?: string | (() => string)
+  token?: string | (() => string) | undefined
   /** A PEM file with the authorities of the nodes' certificates. */
-  caFile?: string
+  caFile?: string | undefined
   /** Repeat a call once after a broken connection. Each check then has an id. By default true. */
-  retry?: boolean
+  retry?: boolean | undefined
   /** Send concurrent checks as one batch. By default true. */
-  coalesce?: boolean
+  coalesce?: boolean | undefined
 }
 
 export interface CallOptions {
   /** Replaces the client's deadline for this call. Such a check goes alone. */
-  deadlineMs?: number
+  deadlineMs?: number | undefined
   /** The W3C trace context to pass on. */
-  traceparent?: string
+  traceparent?: string | undefined
 }
+
+/** The longest time of a timer. */
+const MOST_MS = 2 ** 31 - 1
 
 /** Asks nodes of Tollgate. Calls reject with `Problem` or `Unavailable`. */
 export class Client {
@@ -52,8 +55,11 @@ export class Client {
     const nodes = options.nodes ?? 'http://127.0.0.1:7070'
     this.nodes = new Nodes(typeof nodes === 'string' ? [nodes] : nodes, options.caFile)
     this.deadlineMs = options.deadlineMs ?? 100
-    if (!(this.deadlineMs > 0)) throw new RangeError('deadlineMs must be above 0')
+    if (!(typeof this.deadlineMs === 'number' && this.deadlineMs > 0 && this.deadlineMs <= MOST_MS)) {
+      throw new RangeError(`deadlineMs must be a number above 0 and at most ${MOST_MS}`)
+    }
     this.token = options.token
+    if (typeof this.token === 'string') checkToken(this.token)
     this.retry = options.retry ?? true
     if (options.coalesce ?? true) {
       this.coalescer = new Coalescer({
@@ -64,11 +70,11 @@ export class Client {
   }
 
   /** Decides one check. */
-  check(check: Check, options: CallOptions = {}): Promise<CheckAnswer> {
-    if (hasBadCost(check)) return Promise.reject(badCost())
+  async check(check: Check, options: CallOptions = {}): Promise<CheckAnswer> {
+    if (hasBadCost(check)) throw badCost()
     const charged = this.withId(check)
     if (this.coalescer === undefined || options.deadlineMs !== undefined) {
-      return this.checkAlone(charged, options)
+      return this.checkAlone(written(charged), options)
     }
     return this.coalescer.check(charged, traceparentOf(options.traceparent))
   }
@@ -76,27 +82,27 @@ export class Client {
   /** Decides up to 1000 checks, each alone. */
   async checkBatch(checks: Check[], options: CallOptions = {}): Promise<BatchAnswer> {
     if (checks.some(hasBadCost)) throw badCost()
-    return this.batch(checks.map((check) => this.withId(check)), options)
+    return this.batch(checks.map((check) => written(this.withId(check))), options)
   }
 
   /** Charges all of up to 16 checks, or none. They have no ids, so this call is never repeated. */
   async checkAll(checks: Check[], options: CallOptions = {}): Promise<TogetherAnswer> {
     if (checks.some(hasBadCost)) throw badCost()
-    return this.post('/v1/check/all', { checks }, false, options)
+    return this.post('/v1/check/all', JSON.stringify({ checks }), false, options)
   }
 
   /** Gives a charge back: exactly that of an id, or units from the oldest charge on. */
   async refund(refund: Refund, options: CallOptions = {}): Promise<RefundAnswer> {
-    return this.post('/v1/refund', refund, 'id' in refund && this.retry, options)
+    return this.post('/v1/refund', JSON.stringify(refund), 'id' in refund && this.retry, options)
   }
 
   /** The decision for cost 0, which charges nothing. `cost` asks for the decision of that cost. */
-  async usage(of: { policy?: string; key: string; cost?: number }, options: CallOptions = {}): Promise<Usage> {
+  async usage(of: { policy?: string | undefined; key: string; cost?: number | undefined }, options: CallOptions = {}): Promise<Usage> {
     return this.call({ method: 'GET', path: `/v1/usage?${query(of)}`, repeatable: this.retry }, options)
   }
 
   /** Forgets the present counts of a key. It needs an admin token, if the node has one. */
-  async reset(of: { policy?: string; key: string }, options: CallOptions = {}): Promise<Usage> {
+  async reset(of: { policy?: string | undefined; key: string }, options: CallOptions = {}): Promise<Usage> {
     return this.call({ method: 'DELETE', path: `/v1/usage?${query(of)}`, repeatable: false }, options)
   }
 
@@ -105,15 +111,16 @@ export class Client {
     this.nodes.close()
   }
 
-  private async checkAlone(check: Check, options: CallOptions): Promise<CheckAnswer> {
-    const answer: CheckAnswer = await this.post('/v1/check', check, this.repeatable(check), options)
+  private async checkAlone({ check, text }: Written, options: CallOptions): Promise<CheckAnswer> {
+    const answer: CheckAnswer = await this.post('/v1/check', text, this.repeatable(check), options)
     if (typeof answer.allowed !== 'boolean') throw noDecision()
     return answer
   }
 
-  private async batch(checks: Check[], options: CallOptions): Promise<BatchAnswer> {
-    const repeatable = checks.every((check) => this.repeatable(check))
-    const answer: BatchAnswer = await this.post('/v1/check/batch', { checks }, repeatable, options)
+  private async batch(checks: Written[], options: CallOptions): Promise<BatchAnswer> {
+    const repeatable = checks.every(({ check }) => this.repeatable(check))
+    const body = `{"checks":[${checks.map(({ text }) => text).join(',')}]}`
+    const answer: BatchAnswer = await this.post('/v1/check/batch', body, repeatable, options)
     if (!Array.isArray(answer.results) || answer.results.length !== checks.length) throw noDecision()
     return answer
   }
@@ -127,8 +134,8 @@ export class Client {
     return { ...check, id: this.idPrefix + this.ids++ }
   }
 
-  private post<T>(path: string, body: unknown, repeatable: boolean, options: CallOptions): Promise<T> {
-    return this.call({ method: 'POST', path, body: JSON.stringify(body), repeatable }, options)
+  private post<T>(path: string, body: string, repeatable: boolean, options: CallOptions): Promise<T> {
+    return this.call({ method: 'POST', path, body, repeatable }, options)
   }
 
   private async call<T>(call: Call, options: CallOptions): Promise<T> {
@@ -162,6 +169,10 @@ function parsed(answer: Answer): unknown {
 /** Something else than a node has answered. */
 function noDecision(cause?: unknown): Unavailable {
   return new Unavailable('the answer is no decision', cause)
+}
+
+function written(check: Check): Written {
+  return { check, text: JSON.stringify(check) }
 }
 
 /** JSON has no NaN or Infinity: it would write null, and the node would charge 1. */

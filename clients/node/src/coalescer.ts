@@ -1,16 +1,22 @@
 import { Problem, Unavailable } from './errors.js'
 import type { BatchAnswer, Check, CheckAnswer, ProblemDocument } from './types.js'
 
-/** The largest batch: 100 of the longest checks stay below the 1 MiB that a node reads. */
+/** The largest batch. A node reads 1000 checks and 1 MiB. */
 const MOST_CHECKS = 100
+const MOST_BYTES = 512 * 1024
 
-interface Calls {
-  one(check: Check, traceparent: string | undefined): Promise<CheckAnswer>
-  many(checks: Check[], traceparent: string | undefined): Promise<BatchAnswer>
+/** A check, and its JSON. */
+export interface Written {
+  check: Check
+  text: string
 }
 
-interface Waiting {
-  check: Check
+interface Calls {
+  one(check: Written, traceparent: string | undefined): Promise<CheckAnswer>
+  many(checks: Written[], traceparent: string | undefined): Promise<BatchAnswer>
+}
+
+interface Waiting extends Written {
   traceparent: string | undefined
   resolve(answer: CheckAnswer | Promise<CheckAnswer>): void
   reject(error: unknown): void
@@ -24,16 +30,28 @@ export class Coalescer {
 
   check(check: Check, traceparent: string | undefined): Promise<CheckAnswer> {
     return new Promise((resolve, reject) => {
-      if (this.queue.push({ check, traceparent, resolve, reject }) === 1) setImmediate(() => this.flush())
+      // A check that has no JSON throws here, and so rejects alone.
+      const waiting = { check, text: JSON.stringify(check), traceparent, resolve, reject }
+      if (this.queue.push(waiting) === 1) setImmediate(() => this.flush())
     })
   }
 
   private flush(): void {
     const queue = this.queue
     this.queue = []
-    for (let start = 0; start < queue.length; start += MOST_CHECKS) {
-      void this.send(queue.slice(start, start + MOST_CHECKS))
+    let batch: Waiting[] = []
+    let bytes = 0
+    for (const waiting of queue) {
+      const length = Buffer.byteLength(waiting.text)
+      if (batch.length === MOST_CHECKS || bytes + length > MOST_BYTES) {
+        void this.send(batch)
+        batch = []
+        bytes = 0
+      }
+      batch.push(waiting)
+      bytes += length
     }
+    void this.send(batch)
   }
 
   private async send(batch: Waiting[]): Promise<void> {
@@ -42,7 +60,7 @@ export class Coalescer {
     if (batch.length === 1) return this.sendAlone(first)
     const traceparent = batch.find((waiting) => waiting.traceparent !== undefined)?.traceparent
     try {
-      const { results } = await this.calls.many(batch.map((waiting) => waiting.check), traceparent)
+      const { results } = await this.calls.many(batch, traceparent)
       batch.forEach((waiting, index) => settle(waiting, results[index]))
     } catch (error) {
       // The node could not read the batch and charged nothing. One check is at fault, but not which.
@@ -51,8 +69,8 @@ export class Coalescer {
     }
   }
 
-  private sendAlone({ check, traceparent, resolve }: Waiting): void {
-    resolve(this.calls.one(check, traceparent))
+  private sendAlone(waiting: Waiting): void {
+    waiting.resolve(this.calls.one(waiting, waiting.traceparent))
   }
 }
 

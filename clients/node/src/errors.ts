@@ -17,7 +17,7 @@ export class Problem extends Error {
 
   /** Whether the check itself is at fault, and every node would reject it. */
   get isBadCheck(): boolean {
-    return this.status === 400 || this.status === 409 || this.status === 422
+    return [400, 409, 413, 422].includes(this.status)
   }
 }
 

@@ -30,6 +30,11 @@ export function traceparentOf(text: string | undefined): string | undefined {
   return text !== undefined && TRACEPARENT.test(text) ? text : undefined
 }
 
+/** Throws if a node cannot read the token. */
+export function checkToken(token: string): void {
+  if (!VISIBLE.test(token)) throw new TypeError('a token must be visible ASCII characters')
+}
+
 /** The address of one node, with its connections. */
 export class Link {
   private readonly target: Target
@@ -44,6 +49,9 @@ export class Link {
     const secure = url.protocol === 'https:'
     if (!secure && url.protocol !== 'http:') {
       throw new TypeError(`a node must be a URL such as http://127.0.0.1:7070, not ${node}`)
+    }
+    if (url.username !== '' || url.password !== '' || url.search !== '' || url.hash !== '') {
+      throw new TypeError('a node is a URL without a user, a query or a fragment: the option `token` has the token')
     }
     const ca = caFile === undefined ? undefined : readFileSync(caFile)
     this.target = {
@@ -102,7 +110,7 @@ export class Link {
   private requestOf(call: Call, token: string | undefined): string {
     let request = `${call.method} ${this.prefix}${call.path}${this.head}`
     if (token !== undefined) {
-      if (!VISIBLE.test(token)) throw new TypeError('a token must be visible ASCII characters')
+      checkToken(token)
       request += `Authorization: Bearer ${token}\r\n`
     }
     if (call.traceparent !== undefined) request += `traceparent: ${call.traceparent}\r\n`

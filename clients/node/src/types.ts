@@ -3,19 +3,19 @@
 /** One check. */
 export interface Check {
   /** A configured policy; by default `default`. */
-  policy?: string
+  policy?: string | undefined
   /** The partition key, 1 to 1024 bytes. */
   key: string
   /** Units to charge, by default 1; 0 only looks. */
-  cost?: number
+  cost?: number | undefined
   /** The cause of the charge, kept by sliding logs. */
-  meta?: string
+  meta?: string | undefined
   /** Makes a retry safe: one id is charged once. By default a random one. */
-  id?: string
+  id?: string | undefined
   /** Quotas in place of the policy's own, if it has `inline: true`: `"500 per 1m"`. */
-  quotas?: Array<string | Record<string, unknown>>
+  quotas?: Array<string | Record<string, unknown>> | undefined
   /** `drain` charges as much as fits, for units that are known afterwards. */
-  over?: 'deny' | 'drain'
+  over?: 'deny' | 'drain' | undefined
 }
 
 /** The answer to a check. New members, sources and reasons may follow. */
@@ -105,7 +105,7 @@ export interface Usage extends Decision {
 }
 
 /** A refund of one charge by its id, or of units by cost. */
-export type Refund = { policy?: string; key: string } & ({ id: string } | { cost: number })
+export type Refund = { policy?: string | undefined; key: string } & ({ id: string } | { cost: number })
 
 export interface RefundAnswer extends Decision {
   /** The most units that any quota got back. */

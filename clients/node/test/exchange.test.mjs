@@ -185,6 +185,38 @@ describe('a client', () => {
     client.close()
   })
 
+  test('refuses options that no call could use', () => {
+    for (const token of ['a b', 'ü', '', 'secret\n']) {
+      assert.throws(() => new Client({ token }), /a token must be visible ASCII characters/)
+    }
+    for (const deadlineMs of ['100', 0, Number.NaN, Number.POSITIVE_INFINITY, 2 ** 31]) {
+      assert.throws(() => new Client({ deadlineMs }), /deadlineMs must be a number above 0/)
+    }
+    for (const nodes of ['http://me@127.0.0.1:7070', 'http://127.0.0.1:7070?x=1', 'http://127.0.0.1:7070#x']) {
+      assert.throws(() => new Client({ nodes }), /a node is a URL without a user/)
+    }
+  })
+
+  test('lets no faulty check spoil the others of its turn', async () => {
+    const node = await RealNode.start()
+    const client = new Client({ nodes: node.url, deadlineMs: 5000 })
+    const circular = {}
+    circular.self = circular
+    const large = Promise.allSettled(Array.from({ length: 40 }, () => client.check({ key: 'x'.repeat(60_000) })))
+    const [first, tooLong, noJson, last] = await Promise.allSettled([
+      client.check({ policy: 'thousand', key: 'a' }),
+      client.check({ policy: 'thousand', key: 'x'.repeat(2_000_000) }),
+      client.check({ policy: 'thousand', key: 'a', meta: circular }),
+      client.check({ policy: 'thousand', key: 'b' }),
+    ])
+    assert.ok(first.value?.allowed && last.value?.allowed, String(first.reason ?? last.reason))
+    assert.ok(tooLong.reason instanceof Problem && tooLong.reason.isBadCheck, String(tooLong.reason))
+    assert.ok(noJson.reason instanceof TypeError, String(noJson.reason))
+    for (const { reason } of await large) assert.equal(reason?.status, 422)
+    client.close()
+    await node.kill()
+  })
+
   async function withServer(answer, use, path = '') {
     const server = http.createServer(answer).listen(0, '127.0.0.1')
     await once(server, 'listening')

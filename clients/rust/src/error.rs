@@ -21,7 +21,7 @@ impl Error {
 
     /// Whether the node rejected the check itself, and not its caller or its policy.
     pub(crate) fn is_bad_check(&self) -> bool {
-        matches!(self, Self::Problem(problem) if matches!(problem.status, 400 | 409 | 422))
+        matches!(self, Self::Problem(problem) if matches!(problem.status, 400 | 409 | 413 | 422))
     }
 }
 
