@@ -1,6 +1,6 @@
 import type { Request, RequestHandler, Response } from 'express'
 
-import type { Fields } from './fields.js'
+import { type Fields, joined } from './fields.js'
 import { Limiter, type LimiterOptions, type Verdict } from './limiter.js'
 
 export type { LimiterOptions } from './limiter.js'
@@ -16,6 +16,8 @@ export function tollgate(options: ExpressOptions = {}): RequestHandler & { close
   const handler: RequestHandler = (request, response, next) => {
     const pass = ({ decision, reply, fields, drain }: Verdict) => {
       response.locals.tollgate = decision
+      // Another middleware has answered meanwhile, such as a timeout.
+      if (response.headersSent) return reply === undefined ? next() : undefined
       if (reply !== undefined) {
         response.statusCode = reply.status
         setFields(response, reply.fields)
@@ -28,13 +30,13 @@ export function tollgate(options: ExpressOptions = {}): RequestHandler & { close
       if (drain !== undefined) response.once('close', drain)
       next()
     }
-    limiter.decide(request, response, request.get('traceparent')).then(pass, next)
+    limiter.decide(request, response, request.get('traceparent')).then(pass).catch(next)
   }
   return Object.assign(handler, { close: () => limiter.close() })
 }
 
 function setFields(response: Response, fields: Fields): void {
-  for (const name in fields) response.setHeader(name, fields[name] as string)
+  for (const name in fields) response.setHeader(name, joined(name, response.getHeader(name), fields[name] as string))
 }
 
 export default tollgate

@@ -4,11 +4,11 @@ import type { CheckAnswer } from './types.js'
 
 export interface StoreOptions extends ClientOptions {
   /** A client to share. By default the store has its own, with the options of a client. */
-  client?: Client
+  client?: Client | undefined
   /** A policy with `inline: true`. By default `default`. */
-  policy?: string
+  policy?: string | undefined
   /** Precedes each key, for limiters that share a policy and count apart. */
-  prefix?: string
+  prefix?: string | undefined
 }
 
 type Callback = (error: Error | null, result?: { current: number; ttl: number }) => void

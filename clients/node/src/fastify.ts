@@ -1,5 +1,6 @@
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest, onRequestAsyncHookHandler } from 'fastify'
 
+import { joined } from './fields.js'
 import { Limiter, type LimiterOptions } from './limiter.js'
 import type { CheckAnswer } from './types.js'
 
@@ -45,7 +46,7 @@ function hookOf(limiter: Limiter<FastifyRequest, FastifyReply>): onRequestAsyncH
     }
     // The client left, and nobody would charge the units of the response.
     if (drain !== undefined && response.raw.closed) return response.hijack()
-    if (fields !== undefined) response.headers(fields)
+    for (const name in fields) response.header(name, joined(name, response.getHeader(name), fields[name] as string))
     if (drain !== undefined) response.raw.once('close', drain)
   }
 }

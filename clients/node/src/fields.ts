@@ -28,6 +28,11 @@ export function fieldsOf(decision: CheckAnswer): Fields {
   return fields
 }
 
+/** The value of a field beside an earlier one. Two limits of a request list their quotas together. */
+export function joined(name: string, earlier: unknown, value: string): string {
+  return earlier === undefined || !name.startsWith('ratelimit') ? value : `${String(earlier)}, ${value}`
+}
+
 /** Seconds until a denied cost fits, if it ever does. */
 function retryAfter(decision: CheckAnswer): number | undefined {
   return decision.retry_after_ms === null ? undefined : Math.max(1, seconds(decision.retry_after_ms))

@@ -10,32 +10,32 @@ type Awaitable<T> = T | Promise<T>
 
 export interface LimiterOptions<Request, Response> extends ClientOptions {
   /** A client to share. By default each middleware has its own, with the options of a client. */
-  client?: Client
+  client?: Client | undefined
   /** The policy, by default `default`. */
-  policy?: string
+  policy?: string | undefined
   /** The key of a request. By default, and if it returns nothing, the address of the client. */
-  key?: (request: Request) => Awaitable<string | number | null | undefined>
+  key?: ((request: Request) => Awaitable<string | number | null | undefined>) | undefined
   /** The cost of a request, by default 1. */
-  cost?: number | ((request: Request) => Awaitable<number>)
+  cost?: (number | ((request: Request) => Awaitable<number>)) | undefined
   /** The cause of the charge, kept by sliding logs. */
-  meta?: (request: Request) => Awaitable<string | undefined>
+  meta?: ((request: Request) => Awaitable<string | undefined>) | undefined
   /** Quotas in place of the policy's own, if it has `inline: true`. */
-  quotas?: Check['quotas'] | ((request: Request) => Awaitable<Check['quotas']>)
+  quotas?: (Check['quotas'] | ((request: Request) => Awaitable<Check['quotas']>)) | undefined
   /** Requests to pass uncounted. */
-  skip?: (request: Request) => Awaitable<boolean>
+  skip?: ((request: Request) => Awaitable<boolean>) | undefined
   /**
    * Units to charge on top of `cost`, once the response ended or its connection closed. If a client
    * may leave before the units are known, return a promise of them.
    */
-  drain?: (request: Request, response: Response) => Awaitable<number>
+  drain?: ((request: Request, response: Response) => Awaitable<number>) | undefined
   /** Without a decision `open` passes a request, and `closed` ends it with 503. By default `open`. */
-  onFailure?: 'open' | 'closed'
+  onFailure?: 'open' | 'closed' | undefined
   /** The status of a denial, by default 429. */
-  status?: number
+  status?: number | undefined
   /** The body of a denial: a text, a value to send as JSON, or a function that returns one of them. */
-  body?: string | object | ((decision: CheckAnswer, request: Request) => string | object)
+  body?: string | object | ((decision: CheckAnswer, request: Request) => string | object) | undefined
   /** Gets each failure. */
-  onError?: (error: unknown, request: Request) => void
+  onError?: ((error: unknown, request: Request) => void) | undefined
 }
 
 export interface Reply {
@@ -68,6 +68,10 @@ export class Limiter<Request, Response> {
   ) {
     if (!['open', 'closed', undefined].includes(options.onFailure)) {
       throw new TypeError('onFailure must be "open" or "closed"')
+    }
+    const { status = 429 } = options
+    if (!(Number.isInteger(status) && status >= 200 && status <= 599)) {
+      throw new RangeError('status must be an integer from 200 to 599')
     }
     this.client = options.client ?? new Client(options)
     this.check = { policy: options.policy }
@@ -133,7 +137,16 @@ export class Limiter<Request, Response> {
       if (!cost || cost < 0) return
       await this.client.check({ ...check, cost, over: 'drain' }, { traceparent })
     } catch (error) {
+      this.tell(error, request)
+    }
+  }
+
+  /** The response has ended, and so nobody could catch what `onError` throws. */
+  private tell(error: unknown, request: Request): void {
+    try {
       this.options.onError?.(error, request)
+    } catch (thrown) {
+      process.emitWarning(thrown instanceof Error ? thrown : new Error(String(thrown)))
     }
   }
 }

@@ -4,6 +4,7 @@ import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import net from 'node:net'
 import { after, before, describe, test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 
 import express from 'express'
 import fastify from 'fastify'
@@ -13,7 +14,7 @@ import { tollgate as expressMiddleware } from '@tollgate/client/express'
 import { tollgate as fastifyPlugin, tollgateHook } from '@tollgate/client/fastify'
 
 import { get } from './http.mjs'
-import { RealNode, waitUntil } from './nodes.mjs'
+import { RealNode, silentNode, waitUntil } from './nodes.mjs'
 
 describe('in a framework', () => {
   let node
@@ -99,6 +100,82 @@ describe('in a framework', () => {
       })
     })
   }
+
+  test('a response that Express sent meanwhile ends no process', async () => {
+    const silent = await silentNode()
+    const app = express()
+    app.use((_request, response, next) => {
+      setTimeout(() => response.status(503).end('timeout'), 20)
+      next()
+    })
+    const limiter = expressMiddleware({ nodes: silent.url, deadlineMs: 100, onFailure: 'closed' })
+    app.use(limiter)
+    const server = app.listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    try {
+      assert.equal((await get(`http://127.0.0.1:${server.address().port}/`)).body, 'timeout')
+      // Whatever the limiter throws now would fail this test.
+      await sleep(200)
+    } finally {
+      limiter.close()
+      server.close()
+      server.closeAllConnections()
+      await silent.close()
+    }
+  })
+
+  test('an onError that throws after the response is a warning of the process', async () => {
+    const warned = once(process, 'warning')
+    const onError = () => { throw new Error('from onError') }
+    const drain = () => { throw new Error('from drain') }
+    await withExpress({ key: () => randomUUID(), drain, onError }, false, async (url) => {
+      assert.equal((await get(url)).status, 200)
+      assert.equal((await warned)[0].message, 'from onError')
+    })
+  })
+
+  for (const [name, chain] of Object.entries({ Express: twoOfExpress, Fastify: twoOfFastify })) {
+    test(`two limits of ${name} list their fields together`, async () => {
+      const { headers } = await chain()
+      assert.equal(headers['ratelimit-policy'], '"1h";q=10;w=3600, "1h";q=1000;w=3600')
+      assert.match(headers.ratelimit, /^"1h";r=9;t=\d+, "1h";r=999;t=\d+$/)
+    })
+  }
+
+  const limits = () => ['ten', 'thousand'].map((policy) => ({ client, policy, key: () => key }))
+  const key = randomUUID()
+
+  async function twoOfExpress() {
+    const app = express()
+    app.use(...limits().map(expressMiddleware))
+    app.get('/', (_request, response) => { response.send('hello') })
+    const server = app.listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    try {
+      return await get(`http://127.0.0.1:${server.address().port}/`)
+    } finally {
+      server.close()
+      server.closeAllConnections()
+      await Promise.all(limits().map(({ policy }) => client.reset({ policy, key })))
+    }
+  }
+
+  async function twoOfFastify() {
+    const app = fastify({ forceCloseConnections: true })
+    for (const options of limits()) await app.register(fastifyPlugin, options)
+    app.get('/', async () => 'hello')
+    try {
+      return await get(await app.listen({ port: 0, host: '127.0.0.1' }))
+    } finally {
+      await app.close()
+    }
+  }
+
+  test('a status that no response can have is refused', () => {
+    for (const status of [42, 600, '429', 429.5]) {
+      assert.throws(() => expressMiddleware({ client, status }), /status must be an integer from 200 to 599/)
+    }
+  })
 
   test('a hook of Fastify limits one route, and a plugin its scope', async () => {
     const app = fastify({ forceCloseConnections: true })
