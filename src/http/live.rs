@@ -44,7 +44,7 @@ const NAMES: usize = 1000;
 pub fn publish(node: &Node) {
     let snapshot = OnceCell::new();
     let render = |in_clear| event(node, snapshot.get_or_init(|| node.engine.snapshot(1)), in_clear).into();
-    node.watchers.publish(|| node.engine.observe(), render);
+    node.watchers.publish(&node.reloader.running().access, || node.engine.observe(), render);
 }
 
 pub(super) async fn live(
@@ -53,10 +53,11 @@ pub(super) async fn live(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let seconds = query::live(query.as_deref()).map_err(Problem::invalid)?;
+    let access = node.reloader.running().access.clone();
     let in_clear = shows_keys(&node, &headers);
     // A long history takes milliseconds, so a blocking thread writes it.
     let first = move |node: &Node| (event(node, &node.engine.snapshot(seconds), in_clear), node.engine.watch_servers());
-    let joining = spawn_blocking(move || node.watchers.join(in_clear, || first(&node)));
+    let joining = spawn_blocking(move || node.watchers.join(in_clear, access, || first(&node)));
     let ((first, watch), events) = match joining.await {
         Ok(joined) => joined.ok_or_else(Problem::too_many_watchers)?,
         Err(error) => return Ok(panicked(Box::new(error))),

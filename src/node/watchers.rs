@@ -2,10 +2,14 @@
 //!
 //! Each second has at most two renderings: with keys, and with their hashes. All subscribers share
 //! them. A subscriber that leaves [`UNREAD`] snapshots unread is dropped, so its memory is bounded.
+//! A reload that changes the tokens ends all subscriptions. Clients call again, and so each shows
+//! its token again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc::{self, Receiver, Sender};
+
+use crate::access::Access;
 
 /// The most subscribers at once.
 pub const MAX_WATCHERS: usize = 32;
@@ -31,12 +35,14 @@ struct Watcher {
     events: Sender<Event>,
     /// Whether it may read keys in clear.
     in_clear: bool,
+    /// The tokens by which it was permitted.
+    access: Access,
 }
 
 impl Watchers {
     /// Adds a subscriber, with the result of `first`. No second ends between the two. `None`: there
     /// are too many. After [`Self::close`] its events end at once.
-    pub fn join<T>(&self, in_clear: bool, first: impl FnOnce() -> T) -> Option<(T, Receiver<Event>)> {
+    pub fn join<T>(&self, in_clear: bool, access: Access, first: impl FnOnce() -> T) -> Option<(T, Receiver<Event>)> {
         let mut state = self.lock();
         state.watchers.retain(|watcher| !watcher.events.is_closed());
         if state.watchers.len() >= MAX_WATCHERS {
@@ -44,18 +50,19 @@ impl Watchers {
         }
         let (sender, receiver) = mpsc::channel(UNREAD);
         if !state.is_closed {
-            state.watchers.push(Watcher { events: sender, in_clear });
+            state.watchers.push(Watcher { events: sender, in_clear, access });
         }
         Some((first(), receiver))
     }
 
     /// Ends a second by `observe`, and sends what `render` returns for keys in clear or not.
-    pub fn publish(&self, observe: impl FnOnce(), render: impl Fn(bool) -> Event) {
+    /// `access` has the present tokens.
+    pub fn publish(&self, access: &Access, observe: impl FnOnce(), render: impl Fn(bool) -> Event) {
         let mut state = self.lock();
         observe();
         let mut rendered = [None, None];
-        state.watchers.retain(|Watcher { events, in_clear }| {
-            !events.is_closed() && {
+        state.watchers.retain(|Watcher { events, in_clear, access: known }| {
+            !events.is_closed() && known == access && {
                 let event = rendered[usize::from(*in_clear)].get_or_insert_with(|| render(*in_clear));
                 events.try_send(event.clone()).is_ok()
             }
@@ -90,9 +97,11 @@ mod tests {
     #[test]
     fn one_rendering_serves_all_subscribers_alike() {
         let watchers = Watchers::default();
-        let mut joined: Vec<_> = [false, true, false].map(|clear| watchers.join(clear, || ()).unwrap().1).into();
+        let mut joined: Vec<_> =
+            [false, true, false].map(|clear| watchers.join(clear, Access::default(), || ()).unwrap().1).into();
         let rendered = Mutex::new(Vec::new());
         watchers.publish(
+            &Access::default(),
             || (),
             |in_clear| {
                 rendered.lock().unwrap().push(in_clear);
@@ -108,12 +117,13 @@ mod tests {
     #[test]
     fn subscribers_are_limited_and_free_their_places() {
         let watchers = Watchers::default();
-        let mut joined: Vec<_> = (0..MAX_WATCHERS).map(|_| watchers.join(false, || ()).unwrap()).collect();
+        let mut joined: Vec<_> =
+            (0..MAX_WATCHERS).map(|_| watchers.join(false, Access::default(), || ()).unwrap()).collect();
         let mut is_rendered = false;
-        assert!(watchers.join(false, || is_rendered = true).is_none());
+        assert!(watchers.join(false, Access::default(), || is_rendered = true).is_none());
         assert!(!is_rendered);
         joined.pop();
-        assert!(watchers.join(false, || ()).is_some());
+        assert!(watchers.join(false, Access::default(), || ()).is_some());
         drop(joined);
         assert!(!watchers.is_watched());
     }
@@ -121,9 +131,9 @@ mod tests {
     #[test]
     fn slow_subscribers_are_dropped() {
         let watchers = Watchers::default();
-        let [mut slow, mut quick] = [(); 2].map(|()| watchers.join(false, || ()).unwrap().1);
+        let [mut slow, mut quick] = [(); 2].map(|()| watchers.join(false, Access::default(), || ()).unwrap().1);
         for second in 0..=UNREAD {
-            watchers.publish(|| (), |_| event(&second.to_string()));
+            watchers.publish(&Access::default(), || (), |_| event(&second.to_string()));
             assert_eq!(quick.try_recv().unwrap(), event(&second.to_string()));
         }
         assert_eq!(watchers.lock().watchers.len(), 1);
@@ -132,11 +142,20 @@ mod tests {
     }
 
     #[test]
+    fn changed_tokens_end_subscriptions() {
+        let watchers = Watchers::default();
+        let (_, mut events) = watchers.join(true, Access::default(), || ()).unwrap();
+        let changed = Access { allow_anonymous: true, ..Access::default() };
+        watchers.publish(&changed, || (), |_| event("secret"));
+        assert_eq!(events.try_recv(), Err(TryRecvError::Disconnected));
+    }
+
+    #[test]
     fn closing_ends_present_and_later_subscriptions() {
         let watchers = Watchers::default();
-        let (_, mut before) = watchers.join(false, || ()).unwrap();
+        let (_, mut before) = watchers.join(false, Access::default(), || ()).unwrap();
         watchers.close();
-        let (first, mut after) = watchers.join(false, || 7).unwrap();
+        let (first, mut after) = watchers.join(false, Access::default(), || 7).unwrap();
         let ended = [before.try_recv(), after.try_recv()].map(Result::unwrap_err);
         assert_eq!((first, ended), (7, [TryRecvError::Disconnected; 2]));
     }

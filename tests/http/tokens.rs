@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 use tempfile::TempDir;
 
+use crate::support::events::Events;
 use crate::support::{Node, TOLLGATE, http, wait_until};
 
 const CHECK: &str = r#"{"policy": "p", "key": "k"}"#;
@@ -93,9 +94,13 @@ fn tokens_are_reloaded() {
     let folder = folder("auth: {check_token_files: [tokens], admin_token_files: [tokens]}");
     write(folder.path(), "tokens", &old_line);
     let node = node(&folder);
+    let mut events = Events::open(&node.address, "", Some(&old));
+    assert_eq!(events.next().unwrap()["node"]["keys"], "clear");
     write(folder.path(), "tokens", &new_line);
     wait_until("the new token is known", || status(&node, "POST", "/v1/check", Some(&new)) == 200);
     assert_eq!(status(&node, "POST", "/v1/check", Some(&old)), 401);
+    // The stream of the old token ends.
+    while events.next().is_some() {}
     write(folder.path(), "tokens", "not a line\n");
     let refused = http::call(&node.address, "POST", "/v1/reload", Some(&new), "");
     assert_eq!(refused.status, 422, "{refused:?}");
