@@ -369,7 +369,9 @@ const stories = {
   // No view violates WCAG 2.1 AA, in both themes, at both widths.
   async accessibility(browser) {
     const key = "198.51.100.79";
+    const long = "long ".repeat(200);
     await deny("slow", key);
+    await check("slow", long);
     await check("ticks", key);
     await check("log", key, { meta: "user-42" });
     for (const colorScheme of ["light", "dark"]) {
@@ -387,11 +389,12 @@ const stories = {
           await view(page, name).waitFor();
           await clean(name);
         }
-        for (const policy of ["slow", "ticks", "log"]) {
-          await page.goto(`${settings.url}/dashboard${keyPath(policy, key)}`);
+        for (const [policy, name] of [["slow", long], ["slow", key], ["ticks", key], ["log", key]]) {
+          await page.goto(`${settings.url}/dashboard${keyPath(policy, name)}`);
+          await page.locator("#key-name").getByText(name.trim(), { exact: true }).waitFor();
           await page.locator("#key-policy").getByText(policy).waitFor();
           await page.locator("#key-quotas .meter").first().waitFor();
-          await clean(`key of ${policy}`);
+          await clean(`key of ${name.length} characters of ${policy}`);
         }
         await page.getByRole("button", { name: "Refund…" }).click();
         await clean("dialog");
