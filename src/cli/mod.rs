@@ -170,15 +170,24 @@ fn fail(reason: &str, code: u8) -> ExitCode {
 /// # Errors
 /// When the write fails, for instance on a full disk.
 pub fn print(text: &str) -> Result<(), String> {
+    print_to_reader(text).map(|_| ())
+}
+
+/// The same. Returns whether somebody still reads.
+///
+/// # Errors
+/// As [`print`].
+fn print_to_reader(text: &str) -> Result<bool, String> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
     written(out.write_all(shown::lines(text).as_bytes()).and_then(|()| out.flush()))
 }
 
-fn written(result: std::io::Result<()>) -> Result<(), String> {
+fn written(result: std::io::Result<()>) -> Result<bool, String> {
     match result {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("standard output: {error}")),
-        _ => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(format!("standard output: {error}")),
+        Ok(()) => Ok(true),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `tollgate top`, in a terminal that tmux provides, and its lines for programs.
 
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -295,6 +296,19 @@ fn json_lines_sum_two_nodes() {
 }
 
 #[test]
+fn lines_end_when_nobody_reads_them() {
+    let node = node();
+    let mut top = Command::new(TOLLGATE);
+    top.args(["top", "--json", "--url", &node.url()]).stdout(Stdio::piped());
+    let mut top = top.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(top.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with('{'), "{line}");
+    wait_until("it ends", || top.try_wait().unwrap().is_some());
+    assert_eq!(top.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn missing_terminal_and_missing_node_are_failures() {
     let url = format!("http://127.0.0.1:{}", free_port());
     let output = Command::new(TOLLGATE).args(["top", "--url", &url]).output().unwrap();
@@ -308,6 +322,9 @@ fn missing_terminal_and_missing_node_are_failures() {
     assert_eq!((code, lines.len()), (1, 2));
     assert_eq!(lines[1]["nodes"][0]["up"], false);
     assert!(reason.contains(&url) && reason.contains("refused"), "{reason}");
+
+    let (code, _, reason) = self::lines(&["--url", &url, &url, "--count", "1"]);
+    assert!(code == 1 && reason.contains("is named twice"), "{reason}");
 
     let (code, _, reason) = self::lines(&["--url", "node:7070", "--count", "1"]);
     assert!(code == 1 && reason.contains("--url: write http://host:port"), "{reason}");

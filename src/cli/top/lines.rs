@@ -9,7 +9,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::feed::News;
 use super::fleet::{Fleet, NodeRow, ShardRow, Span};
 use super::snapshot::{Checks, Denied};
-use crate::cli::{print, shown};
+use crate::cli::{print_to_reader, shown};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -29,7 +29,7 @@ struct Sum {
     shards: Vec<ShardRow>,
 }
 
-/// Prints `most` lines, or lines until the process ends.
+/// Prints `most` lines, or lines until the process ends or nobody reads them.
 ///
 /// # Errors
 /// When the output fails.
@@ -48,7 +48,9 @@ pub(super) async fn write(
             biased;
             Some((place, new)) = news.recv() => fleet.note(place, new),
             _ = ticks.tick() => {
-                print(&shown::json(&(line(fleet)? + "\n")))?;
+                if !print_to_reader(&shown::json(&(line(fleet)? + "\n")))? {
+                    break;
+                }
                 left = left.map(|left| left - 1);
             }
         }

@@ -66,6 +66,10 @@ pub(super) fn run(args: Args) -> Result<ExitCode, String> {
         return Err(format!("--url: at most {MOST_NODES} nodes"));
     }
     let targets: Vec<Target> = args.url.iter().map(|url| url.parse()).collect::<Result<_, _>>()?;
+    let names: Vec<String> = targets.iter().map(Target::to_string).collect();
+    if let Some(twice) = names.iter().enumerate().find(|(place, name)| names[..*place].contains(name)) {
+        return Err(format!("--url: {} is named twice, and would count twice", twice.1));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     let shown = runtime.block_on(show(targets, args));
