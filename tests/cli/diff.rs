@@ -349,8 +349,9 @@ fn options_of_replay_apply() {
 fn empty_log_is_reported() {
     let folder = folder(&[("a.jsonl", "")]);
     let (code, out, error) = run(&folder, "old.yaml new.yaml --log a.jsonl --fail-over 0");
-    assert!(code == 0 && out.contains("a.jsonl: empty\n"), "{code} {out}");
+    assert!(code == 2 && out.contains("a.jsonl: empty\n"), "{code} {out}");
     assert_eq!(error, "tollgate: the logs have no request, so nothing is compared\n");
+    assert_eq!(run(&folder, "old.yaml new.yaml --log a.jsonl").0, 0);
 }
 
 #[test]

@@ -27,7 +27,8 @@ impl Members {
     pub(super) fn read<'a>(&self, line: &'a [u8]) -> Result<Entry<'a>, Cow<'static, str>> {
         let mut json = serde_json::Deserializer::from_slice(line);
         let read = json.deserialize_map(Object(self)).and_then(|entry| json.end().map(|()| entry));
-        read.map_err(|error| error.to_string().into())
+        // The line of the log stands before the fault. Within it there is only one.
+        read.map_err(|error| error.to_string().replace(" at line 1 column ", " at column ").into())
     }
 }
 
