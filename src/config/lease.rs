@@ -2,13 +2,13 @@
 
 use std::num::NonZeroU64;
 
-use super::Policies;
 use super::duration::parse_within;
 use super::fault::{Faults, Place};
 use super::section::Section;
 use super::settings::lease::{NODES, SHAPE, SPAN};
 use super::settings::policy::LEASE;
-use crate::limit::lease::{AUTO, Lease, MOST};
+use super::{Config, Policies, StoreConfig};
+use crate::limit::lease::{AUTO, LEAST, Lease, MOST, SHARES};
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{MAX_WINDOW, Quota, Rule};
 use crate::limit::ticks::STEP_BACK;
@@ -110,6 +110,31 @@ fn shortest_window(policy: &Policy) -> Micros {
 /// The span in a form that a file can have, us.
 fn whole_millis(span: Micros) -> Micros {
     span - span % MICROS_PER_MILLI
+}
+
+impl Config {
+    /// Advice on leases that nothing sells.
+    pub fn idle_leases(&self) -> impl Iterator<Item = String> {
+        let is_embedded = matches!(self.store, StoreConfig::Embedded);
+        self.policies.by_name.values().filter_map(move |policy| {
+            let (Lease { nodes, .. }, name) = (policy.options.lease?, &policy.name);
+            if is_embedded {
+                return Some(format!(
+                    "policy `{name}`: the embedded store sells no leases, and charges count longer all the same. Leave \
+                     `lease` out, or configure `store.redis`"
+                ));
+            }
+            // A check of cost 1, and the fewest units that a node buys.
+            let least = 1 + LEAST.saturating_mul(SHARES).saturating_mul(nodes.get());
+            let limit = policy.quotas.iter().map(|quota| quota.limit.get()).min()?;
+            (limit < least).then(|| {
+                format!(
+                    "policy `{name}`: its limit of {limit} is too low to sell a lease, since {nodes} nodes need {least}. \
+                     Leave `lease` out, or write fewer `nodes`"
+                )
+            })
+        })
+    }
 }
 
 impl Policies {

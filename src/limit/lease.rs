@@ -29,6 +29,9 @@ use super::time::{Micros, micros};
 /// The fewest units of a lease. With fewer left, the store decides each unit.
 pub const LEAST: u64 = 4;
 
+/// All nodes together buy at most one of so many shares of what remains.
+pub const SHARES: u64 = 4;
+
 /// The share of its span that a lease does not use, for clocks that drift apart: 1/256.
 const DRIFT: Micros = 256;
 
@@ -55,7 +58,7 @@ impl Lease {
     /// together buy at most a quarter of what remains. None below [`LEAST`], or if the cost does
     /// not fit. A whole number of `cost`s leaves no rest that no check can use.
     pub fn units(self, demand: u64, remaining: u64, cost: u64) -> Option<u64> {
-        let most = demand.min(remaining.saturating_sub(cost) / (4 * self.nodes.get()));
+        let most = demand.min(remaining.saturating_sub(cost) / (SHARES * self.nodes.get()));
         let units = most - most.checked_rem(cost)?;
         (units >= LEAST).then_some(units)
     }

@@ -428,15 +428,16 @@ fn validate_warns_of_a_candidate_with_the_quotas_of_its_policy() {
 #[test]
 fn validate_warns_of_leases_that_leave_less_than_usual() {
     let warned = |policy: &str| {
-        run(&["validate", file_with(&format!("policies: {{p: {{{policy}}}}}")).path().to_str().unwrap()], "").2
+        let file = file_with(&format!("store: {{redis: [\"redis://127.0.0.1:6379\"]}}\npolicies: {{p: {{{policy}}}}}"));
+        run(&["validate", file.path().to_str().unwrap()], "").2
     };
     for (policy, share) in [
         ("quotas: [64 per 64s], lease: {}", None),
         ("quotas: [64 per 64s], lease: {span: 1s}", None),
         ("quotas: [64 per 64s], lease: {span: 8s}", Some("8s leaves 87 %")),
-        ("quotas: [9 per 1h, 64 per 64s], lease: {span: 2s}", Some("2s leaves 95 %")),
+        ("quotas: [90 per 1h, 64 per 64s], lease: {span: 2s}", Some("2s leaves 95 %")),
         (
-            "quotas: [9 per 1h], overrides: [{match: {key: k}, quotas: [64 per 64s]}], lease: {span: 2s}",
+            "quotas: [90 per 1h], overrides: [{match: {key: k}, quotas: [64 per 64s]}], lease: {span: 2s}",
             Some("2s leaves 95 %"),
         ),
         ("algorithm: sliding-log, quotas: [64 per 64s], lease: {span: 8s}", Some("8s leaves 88 %")),
@@ -455,6 +456,18 @@ fn validate_warns_of_leases_that_leave_less_than_usual() {
         };
         assert_eq!(warned(policy), share.map(sentence).unwrap_or_default(), "{policy}");
     }
+}
+
+#[test]
+fn validate_warns_of_leases_that_nothing_sells() {
+    let warned = |store: &str, limit: u64, nodes: u64| {
+        let policy = format!("policies: {{p: {{quotas: [{limit} per 64s], lease: {{nodes: {nodes}}}}}}}");
+        run(&["validate", file_with(&format!("{store}\n{policy}")).path().to_str().unwrap()], "").2
+    };
+    assert!(warned("", 1000, 1).starts_with("warning: policy `p`: the embedded store sells no leases"));
+    let redis = "store: {redis: [\"redis://127.0.0.1:6379\"]}";
+    assert_eq!([warned(redis, 17, 1), warned(redis, 33, 2)], ["", ""]);
+    assert!(warned(redis, 32, 2).contains("its limit of 32 is too low to sell a lease, since 2 nodes need 33"));
 }
 
 /// Sets every member to a documented value and names existing files.
