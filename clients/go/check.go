@@ -60,6 +60,9 @@ func (c *Check) repeatable() bool { return c.ID != "" || !c.charges() }
 func (c *Check) bytes() int {
 	const members, escaped = 128, 6
 	n := len(c.Policy) + len(c.Key) + len(c.Meta) + len(c.ID)
+	for _, quota := range c.Quotas {
+		n += len(quota.Name) + len(quota.Per) + len(quota.Rate)
+	}
 	return members + escaped*n + len(c.Quotas)*members
 }
 

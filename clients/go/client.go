@@ -149,6 +149,9 @@ func post[T any](ctx context.Context, c *Client, path string, body any, repeatab
 }
 
 func answerOf[T any](ctx context.Context, c *Client, call *call) (*T, error) {
+	if len(call.body)+len(call.query) > maxCall {
+		return nil, tooLarge()
+	}
 	call.traceparent = traceparentOf(ctx)
 	reply, err := c.ask(ctx, call)
 	if err != nil {
@@ -183,7 +186,8 @@ func scanned(body []byte, answer any) bool {
 func (c *Client) ask(ctx context.Context, call *call) (*response, error) {
 	until, last := time.Now().Add(c.deadline), errAvoided
 	for i, node := range c.nodes {
-		if !node.admit() {
+		trial, admitted := node.admit()
+		if !admitted {
 			continue
 		}
 		reply, err := node.ask(ctx, c.share(until, c.nodes[i+1:], call), call)
@@ -191,8 +195,11 @@ func (c *Client) ask(ctx context.Context, call *call) (*response, error) {
 			return reply, nil
 		}
 		last = err
-		over := ctx.Err() != nil || !time.Now().Before(until)
-		if over || !call.repeatable && !notSent(err) {
+		if left(ctx) != nil {
+			node.withdraw(trial)
+			break
+		}
+		if !time.Now().Before(until) || !call.repeatable && !notSent(err) {
 			break
 		}
 	}

@@ -79,6 +79,23 @@ func TestALeavingCallerIsNoFailureOfTheNode(t *testing.T) {
 	}
 }
 
+// lateContext has a deadline that passed, and a timer that is late.
+type lateContext struct{ context.Context }
+
+func (lateContext) Deadline() (time.Time, bool) { return time.Now().Add(-time.Millisecond), true }
+
+func TestADeadlineOfACallerIsNoFailureOfTheNode(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})
+	late := lateContext{t.Context()}
+	if _, err := client.Check(late, tollgate.Check{Key: "late"}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("want the context's error, got %v", err)
+	}
+	if _, err := client.Check(t.Context(), tollgate.Check{Key: "late"}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAnAnswerOfAnotherServerIsAProblemOrUnavailable(t *testing.T) {
 	answers := map[string]func(http.ResponseWriter, *http.Request){
 		"html":  func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
@@ -100,11 +117,17 @@ func TestAnAnswerOfAnotherServerIsAProblemOrUnavailable(t *testing.T) {
 }
 
 func TestARejectedBatchGoesOneByOne(t *testing.T) {
+	for _, status := range []int{http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge} {
+		t.Run(http.StatusText(status), func(t *testing.T) { rejectBatches(t, status) })
+	}
+}
+
+func rejectBatches(t *testing.T, status int) {
 	node := testnode.Start(t, "cases.yaml")
 	transport := roundTripper(func(r *http.Request) (*http.Response, error) {
 		if r.URL.Path == "/v1/check/batch" {
 			recorder := httptest.NewRecorder()
-			recorder.WriteHeader(http.StatusUnprocessableEntity)
+			recorder.WriteHeader(status)
 			return recorder.Result(), nil
 		}
 		return http.DefaultTransport.RoundTrip(r)
@@ -116,6 +139,49 @@ func TestARejectedBatchGoesOneByOne(t *testing.T) {
 	for range 16 {
 		checks.Go(func() {
 			if _, err := client.Check(t.Context(), tollgate.Check{Policy: "thousand", Key: "each"}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	checks.Wait()
+}
+
+// Without a bound of the client, the node closes the connection before it has read such a call.
+func TestACallThatNoNodeReadsIsAProblemAndNoFailureOfTheNode(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 10 * time.Second})
+	huge := tollgate.Check{Key: strings.Repeat("k", 32<<20)}
+	for range 3 {
+		var problem *tollgate.Problem
+		if _, err := client.Check(t.Context(), huge); !errors.As(err, &problem) || problem.Name() != "too-large" {
+			t.Errorf("a check of 32 MiB got %v", err)
+		}
+		if _, err := client.Usage(t.Context(), huge); !errors.As(err, &problem) {
+			t.Errorf("a usage of 32 MiB got %v", err)
+		}
+		if _, err := client.Check(t.Context(), tollgate.Check{Policy: "thousand", Key: "small"}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestACheckThatIsTooLargeLeavesTheChecksBesideIt(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 10 * time.Second})
+	large := tollgate.Check{Policy: "inline", Key: "large", Quotas: []tollgate.QuotaSpec{{
+		Name: strings.Repeat("q", 2<<20), Limit: 1, Per: "1h",
+	}}}
+	var checks sync.WaitGroup
+	for range 16 {
+		checks.Go(func() {
+			var problem *tollgate.Problem
+			_, err := client.Check(t.Context(), large)
+			if !errors.As(err, &problem) || problem.Status != http.StatusRequestEntityTooLarge {
+				t.Errorf("a check of 2 MiB got %v", err)
+			}
+		})
+		checks.Go(func() {
+			if _, err := client.Check(t.Context(), tollgate.Check{Policy: "thousand", Key: "beside"}); err != nil {
 				t.Error(err)
 			}
 		})

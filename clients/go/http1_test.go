@@ -54,8 +54,13 @@ func readText(text string) (*response, error) {
 	return connection.read()
 }
 
-func TestATokenHasNoControlCharacters(t *testing.T) {
-	if _, err := New(Options{Token: "abc\n"}); err == nil || !strings.Contains(err.Error(), "Token") {
+func TestATokenHasVisibleASCIIOnly(t *testing.T) {
+	for _, token := range []string{"abc\n", "ü", "a b", "\x7f"} {
+		if _, err := New(Options{Token: token}); err == nil || !strings.Contains(err.Error(), "Token") {
+			t.Errorf("%q: %v", token, err)
+		}
+	}
+	if _, err := New(Options{Token: "!~"}); err != nil {
 		t.Error(err)
 	}
 }

@@ -175,6 +175,23 @@ func TestAFaultyTraceparentDoesNotEvadeTheLimit(t *testing.T) {
 	}
 }
 
+// The node answers 413 to the first size. The client does not send the second one.
+func TestACheckThatIsTooLargeDoesNotPassUncounted(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 10 * time.Second})
+	for _, size := range []int{100 << 10, 32 << 20} {
+		limit := tollgate.Limit{Policy: strings.Repeat("p", size)}
+		handler := client.Middleware(limit)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			t.Errorf("a request passed with a check of %d bytes", size)
+		}))
+		recorder := httptest.NewRecorder()
+		handler.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/", nil))
+		if recorder.Code != http.StatusBadRequest {
+			t.Errorf("%d bytes got %d", size, recorder.Code)
+		}
+	}
+}
+
 func TestTwoLimitsListTheirFieldsTogether(t *testing.T) {
 	node := testnode.Start(t, "cases.yaml")
 	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})

@@ -37,14 +37,22 @@ func now() int64 { return int64(time.Since(start)) }
 // avoided reports whether the node failed within the last pause.
 func (n *node) avoided() bool { return n.avoidUntil.Load() > now() }
 
-// admit reports whether a call may try the node. After a pause it admits one call, and begins the
-// next pause for all others.
-func (n *node) admit() bool {
+// admit reports whether a call may try the node. After a pause it admits one call as a trial, and
+// begins the next pause for all others. It returns the end of that pause.
+func (n *node) admit() (trial int64, admitted bool) {
 	until, now := n.avoidUntil.Load(), now()
 	if until == 0 {
-		return true
+		return 0, true
 	}
-	return until <= now && n.avoidUntil.CompareAndSwap(until, now+int64(pause))
+	trial = now + int64(pause)
+	return trial, until <= now && n.avoidUntil.CompareAndSwap(until, trial)
+}
+
+// withdraw ends the pause of a trial whose caller left. So the next call is a trial.
+func (n *node) withdraw(trial int64) {
+	if trial != 0 {
+		n.avoidUntil.CompareAndSwap(trial, now())
+	}
 }
 
 // avoid begins a pause, unless one is under way. So a slow failure of a trial delays the next trial
@@ -92,7 +100,7 @@ func (n *node) ask(ctx context.Context, until time.Time, call *call) (*response,
 	switch {
 	case err == nil:
 		n.respond()
-	case broken || ctx.Err() != nil:
+	case broken || left(ctx) != nil:
 		// One break is no failure of the node: it may have closed an idle connection. And the
 		// caller may leave at any time.
 	case !errors.Is(err, errDeadline) || n.answered.Load() < began:
@@ -105,18 +113,31 @@ var errDeadline = fmt.Errorf("the deadline passed: %w", context.DeadlineExceeded
 
 // ended reports whether the time of the call is over, or its caller left.
 func ended(ctx context.Context, err error) bool {
-	return ctx.Err() != nil || errors.Is(err, errDeadline)
+	return left(ctx) != nil || errors.Is(err, errDeadline)
+}
+
+// left returns why the caller waits no more, or nil. The timer of a context may be late. A dial to its
+// deadline then ends first, by a timeout of its own.
+func left(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return nil
 }
 
 // exchange returns the reason if the caller left or the time ended.
 func (n *node) exchange(ctx context.Context, until time.Time, call *call) (*response, error) {
 	reply, err := n.link.exchange(ctx, until, call)
-	switch {
-	case err == nil:
+	if err == nil {
 		return reply, nil
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
-	case !time.Now().Before(until):
+	}
+	if cause := left(ctx); cause != nil {
+		return nil, cause
+	}
+	if !time.Now().Before(until) {
 		return nil, errDeadline
 	}
 	return nil, err

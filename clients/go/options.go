@@ -25,7 +25,7 @@ type Options struct {
 	// Deadline bounds each call with its retry. The default is [DefaultDeadline]. A context may
 	// end a call sooner.
 	Deadline time.Duration
-	// Token is a bearer token of the nodes.
+	// Token is a bearer token of the nodes, of visible ASCII characters.
 	Token string
 	// CAFile is a PEM file with the authorities of the nodes' certificates. The default is those
 	// of the platform.
@@ -44,8 +44,8 @@ func (o Options) nodes() ([]*node, error) {
 	if len(urls) == 0 {
 		urls = []string{DefaultNode}
 	}
-	if !printable(o.Token) {
-		return nil, errors.New("tollgate: Token must have no control characters; remove a final newline")
+	if !visible(o.Token) {
+		return nil, errors.New("tollgate: Token must have visible ASCII characters only (0x21 to 0x7e)")
 	}
 	link, err := o.link()
 	if err != nil {
@@ -106,9 +106,9 @@ func readAuthorities(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-func printable(value string) bool {
+func visible(value string) bool {
 	for i := range len(value) {
-		if value[i] < ' ' || value[i] == 0x7f {
+		if value[i] < '!' || value[i] > '~' {
 			return false
 		}
 	}

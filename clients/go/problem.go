@@ -48,10 +48,24 @@ func badCheck(err error) bool {
 		return false
 	}
 	switch problem.Status {
-	case http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity:
+	case http.StatusBadRequest, http.StatusConflict, http.StatusRequestEntityTooLarge,
+		http.StatusUnprocessableEntity:
 		return true
 	}
 	return false
+}
+
+// maxCall is the largest body that a node reads.
+const maxCall = 1 << 20
+
+// tooLarge is the problem of a call above maxCall. A node closes the connection of such a call before
+// its end. The client would then avoid the node for all its calls.
+func tooLarge() *Problem {
+	return &Problem{
+		Type: "urn:tollgate:problem:too-large", Title: "The body is too large",
+		Status: http.StatusRequestEntityTooLarge,
+		Detail: fmt.Sprintf("a call may have up to %d bytes", maxCall),
+	}
 }
 
 // problemOf reads the problem document of a response. A proxy may send something else.

@@ -1,0 +1,31 @@
+package tollgate
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// slow is a node that answers no caller in time.
+type slow struct{}
+
+func (slow) closeIdle() {}
+
+func (slow) exchange(ctx context.Context, _ time.Time, _ *call) (*response, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestATrialThatItsCallerEndsLeavesTheNextCallATrial(t *testing.T) {
+	trial := &node{link: slow{}}
+	trial.avoidUntil.Store(1)
+	client := &Client{nodes: []*node{trial}, deadline: time.Minute}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	for range 3 {
+		if _, err := client.ask(ctx, &call{}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("want the context's error, got %v", err)
+		}
+	}
+}
