@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import uvloop
 
 from tollgate import AsyncClient, Client, ProblemError, TollgateError, Unavailable
 from tollgate.rules import Rules
+from tollgate.settings import MAX_DEADLINE
 
 from support import CLIENTS, Node, Proxy, Silent, free_port, is_drain_served, unique
 
@@ -106,15 +109,30 @@ def test_cancelled_check_leaves_the_checks_beside_it(node: Node) -> None:
     asyncio.run(run())
 
 
-def test_check_of_many_bytes_leaves_the_checks_beside_it(node: Node) -> None:
+@pytest.mark.parametrize("size", [100 << 10, 32 << 20])
+def test_check_of_many_bytes_leaves_the_checks_beside_it(size: int, node: Node) -> None:
     async def run() -> None:
         async with AsyncClient(node.url, deadline=10) as client:
-            keys = [unique(), unique() * 5000, unique()]
+            keys = [unique(), "k" * size, unique()]
             answers = await asyncio.gather(*map(client.check, keys), return_exceptions=True)
             assert [getattr(answer, "allowed", None) for answer in answers] == [True, None, True]
-            assert isinstance(answers[1], ProblemError)
+            assert isinstance(answers[1], ProblemError) and answers[1].problem.status == 413
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("size", [100 << 10, 32 << 20])
+def test_check_of_many_bytes_leaves_the_checks_of_other_threads(size: int, node: Node) -> None:
+    large = "k" * size
+
+    def check(key: str) -> object:
+        try:
+            return client.check(key, "thousand").allowed
+        except ProblemError as error:
+            return error.problem.status
+
+    with Client(node.url, deadline=10) as client, ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(check, [unique(), large] * 16)) == [True, 413] * 16
 
 
 def test_more_checks_than_one_call_takes_are_split(node: Node) -> None:
@@ -180,7 +198,45 @@ def test_another_server_is_unavailable(node: Node) -> None:
     assert caught.value.problem.status == 404
 
 
-@pytest.mark.parametrize("options", [{"deadline": 0}, {"token": "a\r\nb"}, {"nodes": []}])
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_call_that_no_node_reads_is_a_problem_and_no_failure_of_the_node(
+    kind: type, node: Node
+) -> None:
+    """Without a bound the node closes the connection before it has read such a call."""
+    client, huge = kind(node.url, deadline=10), "k" * (32 << 20)
+
+    def ask(name: str, key: str) -> Any:
+        answer = getattr(client, name)(key)
+        return answer if kind is Client else asyncio.run(answer)
+
+    for name in ("check", "usage"):
+        with pytest.raises(ProblemError) as caught:
+            ask(name, huge)
+        assert caught.value.problem.status == 413
+        assert ask("check", unique()).allowed
+
+
+@pytest.mark.parametrize("deadline", [0, -1, math.nan, math.inf, 1e10, 10**30])
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_deadline_that_no_timer_accepts_is_rejected(kind: type, deadline: float) -> None:
+    with pytest.raises(TollgateError, match="`deadline` must be"):
+        kind(f"http://127.0.0.1:{free_port()}", deadline=deadline)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_longest_deadline_is_accepted(kind: type, node: Node) -> None:
+    answer = kind(node.url, deadline=MAX_DEADLINE).check(unique())
+    assert (answer if kind is Client else asyncio.run(answer)).allowed
+
+
+@pytest.mark.parametrize("token", ["a\r\nb", "a b", "ü", "\x7f"])
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_token_has_visible_ascii_only(kind: type, token: str) -> None:
+    with pytest.raises(TollgateError, match="`token` must be visible ASCII"):
+        kind(f"http://127.0.0.1:{free_port()}", token=token)
+
+
+@pytest.mark.parametrize("options", [{"deadline": 0}, {"nodes": []}])
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_wrong_options_are_rejected(kind: type, options: dict[str, object]) -> None:
     with pytest.raises(TollgateError):

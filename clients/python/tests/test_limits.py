@@ -136,10 +136,33 @@ def test_unsupported_calls_say_why(uri: str) -> None:
         storage.get("key")
 
 
-@pytest.mark.parametrize("uri", ["tollgate://h:1?nonsense=1", "tollgate://h:1?on_failure=maybe"])
-def test_wrong_options_are_configuration_errors(uri: str) -> None:
-    with pytest.raises(ConfigurationError):
-        storage_from_string(uri)
+@pytest.mark.parametrize("prefix", ["", "async+"])
+@pytest.mark.parametrize(
+    ("uri", "fault"),
+    [
+        ("tollgate://h:1?on_failure=maybe", "on_failure must be"),
+        ("tollgate://", "`nodes` is empty"),
+        ("tollgate://h:port", "no URL of a node"),
+        ("tollgate://:%C3%BC@h:1", "`token` must be"),
+        ("tollgate://h:1?deadline=soon", "deadline must be a number of seconds: soon"),
+        ("tollgate://h:1?deadline=inf", "`deadline` must be"),
+        ("tollgate+https://h:1?ca_file=/absent.pem", "ca_file /absent.pem: .*No such file"),
+        (f"tollgate+https://h:1?ca_file={__file__}", f"ca_file {__file__}: "),
+    ],
+)
+def test_wrong_options_are_configuration_errors(uri: str, fault: str, prefix: str) -> None:
+    with pytest.raises(ConfigurationError, match=fault):
+        storage_from_string(prefix + uri)
+
+
+@pytest.mark.parametrize("option", ["nonsense", "nodes"])
+def test_unknown_option_is_named_beside_the_known_ones(option: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        storage_from_string("tollgate://h:1?policy=p", **{option: "1"})
+    assert str(caught.value) == (
+        f"tollgate has no option {option}; it has "
+        "policy, fixed_policy, token, ca_file, deadline and on_failure"
+    )
 
 
 def test_uri_has_nodes_policy_and_token() -> None:

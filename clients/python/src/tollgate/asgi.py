@@ -9,7 +9,7 @@ from typing import Any
 from .aio import AsyncClient
 from .errors import TollgateError
 from .fields import Fields, Refusal, quota_fields
-from .request import AsgiHeaders, Request, Response
+from .request import NO_RESPONSE, AsgiHeaders, Request, Response
 from .rules import Body, BodyFor, Cost, Drain, Key, OnError, OnFailure, Rules, Skip
 from .settings import DEFAULT_NODE
 
@@ -80,14 +80,14 @@ class TollgateMiddleware:
         try:
             await self._app(scope, receive, answer.send)
         finally:
-            if self._rules.drain is not None and answer.head is not None:
-                self._drain_later(request, answer.head)
+            if self._rules.drain is not None:
+                self._drain_later(request, answer.head or NO_RESPONSE)
 
     def _drain_later(self, request: Request, response: Response) -> None:
         """The task outlives the request, which the server may cancel."""
         try:
             check = self._rules.drain_check(request, response)
-        except TollgateError as error:
+        except Exception as error:
             self._rules.report(error)
             return
         if check is None:
@@ -99,7 +99,7 @@ class TollgateMiddleware:
     async def _drain(self, check: dict[str, Any]) -> None:
         try:
             await self._client.check(**check)
-        except TollgateError as error:
+        except Exception as error:
             self._rules.report(error)
 
 

@@ -38,8 +38,3 @@ def batch(share: Sequence[Shared]) -> Call[list[CheckAnswer | ProblemError]]:
     trace = next((one.traceparent for one in share if one.traceparent), None)
     repeatable = all(one.repeatable for one in share)
     return calls.check_batch([one.body for one in share], repeatable, trace)
-
-
-def rejects_all(error: ProblemError) -> bool:
-    """Whether one faulty check spoiled the call. Then its checks go one by one."""
-    return error.problem.status in (400, 413, 422)

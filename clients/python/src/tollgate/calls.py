@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
-from .errors import ProblemError, Unavailable, bad_key
+from .errors import ProblemError, Unavailable, bad_key, too_large
 from .http1 import Answer
 from .types import Check, CheckAnswer, Problem, RefundAnswer, TogetherAnswer, Usage, read
+
+# The largest body that a node reads. It closes the connection of a longer call before its end.
+MAX_CALL_BYTES = 1024 * 1024
 
 T = TypeVar("T")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -30,6 +33,10 @@ class Call(Generic[T]):
     repeatable: bool
     read: Callable[[Any], T]
     traceparent: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.path) + len(self.body) > MAX_CALL_BYTES:
+            raise too_large(MAX_CALL_BYTES)
 
     def request(self, prefix: str, fields: bytes) -> bytes:
         """The whole HTTP request. `fields` are those that all calls to the node have."""

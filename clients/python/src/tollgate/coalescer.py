@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .batches import MAX_COALESCED, Result, Shared, batch, is_shareable, rejects_all
+from .batches import MAX_COALESCED, Result, Shared, batch, is_shareable
 from .calls import Call
 from .errors import ProblemError, TollgateError
 from .types import CheckAnswer
@@ -80,7 +80,8 @@ class Coalescer:
         try:
             return list(await self._send(batch(share), began))
         except ProblemError as error:
-            if not rejects_all(error):
+            # One faulty check spoiled the call. Its checks go one by one.
+            if not error.is_bad_check:
                 raise
         return await asyncio.gather(*(self._alone(one, began) for one in share))
 

@@ -26,6 +26,17 @@ class ProblemError(TollgateError):
         """The last part of the type, such as `unknown-policy`."""
         return self.problem.type.rpartition(":")[2]
 
+    @property
+    def is_bad_check(self) -> bool:
+        """Whether the check itself is at fault, and not the caller or the policy."""
+        return self.problem.status in (400, 409, 413, 422)
+
+
+def too_large(limit: int) -> ProblemError:
+    """As a node reports it, for a call that cannot be sent."""
+    kind, title = "urn:tollgate:problem:too-large", "The body is too large"
+    return ProblemError(Problem(kind, title, 413, f"a call may have up to {limit} bytes"))
+
 
 def bad_key(detail: str) -> ProblemError:
     """As a node reports it, for a key that cannot be sent."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -51,7 +51,15 @@ class _Options:
     on_failure: str = "raise"
 
     def client(self, kind: Callable[..., Any]) -> Any:
-        return kind(self.nodes, deadline=self.deadline, token=self.token, ca_file=self.ca_file)
+        try:
+            return kind(self.nodes, deadline=self.deadline, token=self.token, ca_file=self.ca_file)
+        except TollgateError as error:
+            raise ConfigurationError(str(error)) from None
+        except OSError as error:
+            raise ConfigurationError(f"ca_file {self.ca_file}: {error}") from None
+
+
+_NAMES = [part.name for part in fields(_Options) if part.name != "nodes"]
 
 
 def _options(uri: str, options: dict[str, Any]) -> _Options:
@@ -59,17 +67,23 @@ def _options(uri: str, options: dict[str, Any]) -> _Options:
     parts = urlsplit(uri)
     scheme = "https" if parts.scheme.endswith("https") else "http"
     credentials, _, hosts = parts.netloc.rpartition("@")
-    found: dict[str, Any] = {"nodes": [f"{scheme}://{host}" for host in hosts.split(",") if host]}
+    nodes = [f"{scheme}://{host}" for host in hosts.split(",") if host]
+    found: dict[str, Any] = {}
     if credentials:
         found["token"] = unquote(credentials.rpartition(":")[2])
     if parts.path.strip("/"):
         found["policy"] = parts.path.strip("/")
     found |= dict(parse_qsl(parts.query)) | options
+    for name in found:
+        if name not in _NAMES:
+            known = f"{', '.join(_NAMES[:-1])} and {_NAMES[-1]}"
+            raise ConfigurationError(f"{parts.scheme} has no option {name}; it has {known}")
+    read = _Options(nodes, **found)
     try:
-        read = _Options(**found)
         read.deadline = float(read.deadline)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"options of {parts.scheme}: {error}") from None
+    except (TypeError, ValueError):
+        fault = f"deadline must be a number of seconds: {read.deadline}"
+        raise ConfigurationError(fault) from None
     if read.on_failure not in ("raise", "open", "closed"):
         raise ConfigurationError(f"on_failure must be raise, open or closed: {read.on_failure}")
     return read

@@ -95,3 +95,7 @@ class Response:
     def __init__(self, status: int, headers: Mapping[str, str]) -> None:
         self.status = status
         self.headers = headers
+
+
+# The answer of a server for an application that sent none.
+NO_RESPONSE = Response(500, {})

@@ -17,11 +17,11 @@ from .types import Decision
 OnFailure = Literal["open", "closed"]
 Body = str | bytes | dict[str, Any]
 BodyFor = Callable[[Request, Decision], Body]
-Key = Callable[[Request], str | None]
+Key = Callable[[Request], str | int | None]
 Cost = Callable[[Request], int]
 Skip = Callable[[Request], bool]
 Drain = Callable[[Request, Response], int | None]
-OnError = Callable[[TollgateError], object]
+OnError = Callable[[Exception], object]
 
 # A node that is down fails each request. The log gets one line a second.
 LOG_SECONDS = 1.0
@@ -37,7 +37,7 @@ class Rules:
     counts. A request that `skip` accepts is not counted. `drain` returns the units that are known
     after the response. Without a decision requests pass (`on_failure="open"`) or get 503
     (`"closed"`). `body` replaces the problem document of a denial by a text, or by a dictionary as
-    JSON. `on_error` gets each failure; without it the log does.
+    JSON. `on_error` gets each failure, also an exception of `drain`. Without it the log does.
     """
 
     policy: str | None = None
@@ -68,7 +68,7 @@ class Rules:
         }
 
     def key_of(self, request: Request) -> str:
-        key = (self.key(request) if self.key is not None else None) or request.client
+        key = (_text(self.key(request)) if self.key is not None else None) or request.client
         if not key:
             # A unix socket has no address, and neither has a caller that reset its connection.
             raise bad_key("the request has no address; set `key`")
@@ -80,14 +80,16 @@ class Rules:
 
     def fail(self, error: TollgateError) -> Refusal | None:
         """None: the request passes."""
-        if isinstance(error, ProblemError) and error.problem.status in (400, 409, 422):
-            return bad_request(error.problem.detail)
         self.report(error)
+        if isinstance(error, ProblemError) and error.is_bad_check:
+            return bad_request(error.problem.detail)
         return None if self.on_failure == "open" else no_decision()
 
-    def report(self, error: TollgateError) -> None:
+    def report(self, error: Exception) -> None:
         if self.on_error is not None:
             self.on_error(error)
+        elif not isinstance(error, TollgateError):
+            _log.error("`drain` failed", exc_info=error)
         elif time.monotonic() >= self._silent_until:
             self._silent_until = time.monotonic() + LOG_SECONDS
             _log.warning("no decision: %s", error)
@@ -96,3 +98,11 @@ class Rules:
         """The arguments of the check after the response. None: there is nothing to charge."""
         units = self.drain(request, response) if self.drain is not None else 0
         return {**self.check(request), "cost": units, "over": "drain"} if units else None
+
+
+def _text(key: str | int | None) -> str | None:
+    if key is None or isinstance(key, str):
+        return key
+    if isinstance(key, bool) or not isinstance(key, int):
+        raise TypeError(f"`key` must return a str, an int or None, not {type(key).__name__}")
+    return str(int(key))

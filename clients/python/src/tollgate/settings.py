@@ -16,6 +16,8 @@ from .types import Check
 
 DEFAULT_NODE = "http://127.0.0.1:7070"
 DEFAULT_DEADLINE = 0.1
+# A day. Timers of the system end at some weeks.
+MAX_DEADLINE = 86_400.0
 
 _all: weakref.WeakSet[Settings] = weakref.WeakSet()
 
@@ -31,10 +33,11 @@ class Settings:
         ca_file: str | None,
         retry: bool,
     ) -> None:
-        if not deadline > 0:
-            raise TollgateError(f"`deadline` must be more than 0 seconds, not {deadline}")
-        if token is not None and not (token.isascii() and token.isprintable()):
-            raise TollgateError("`token` must be printable ASCII")
+        if not 0 < deadline <= MAX_DEADLINE:
+            bounds = f"more than 0 and at most {MAX_DEADLINE:.0f} seconds"
+            raise TollgateError(f"`deadline` must be {bounds}, not {deadline}")
+        if token is not None and not all("!" <= letter <= "~" for letter in token):
+            raise TollgateError("`token` must be visible ASCII characters (0x21 to 0x7e)")
         self.nodes = read_nodes(nodes, ca_file)
         self.deadline = deadline
         self.retry = retry

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import calls
-from .batches import MAX_COALESCED, Result, Shared, batch, is_shareable, rejects_all
+from .batches import MAX_COALESCED, Result, Shared, batch, is_shareable
 from .calls import Call
 from .errors import ProblemError, TollgateError, Unavailable
 from .types import CheckAnswer
@@ -116,7 +116,8 @@ class ThreadCoalescer:
         try:
             return list(self._send(batch(share), began))
         except ProblemError as error:
-            if not rejects_all(error):
+            # One faulty check spoiled the call. Its checks go one by one.
+            if not error.is_bad_check:
                 raise
         return [self._alone(one, began) for one in share]
 

@@ -9,7 +9,7 @@ from typing import Any
 from .client import Client
 from .errors import TollgateError
 from .fields import Fields, Refusal, quota_fields
-from .request import AsgiHeaders, Request, Response
+from .request import NO_RESPONSE, AsgiHeaders, Request, Response
 from .rules import Body, BodyFor, Cost, Drain, Key, OnError, OnFailure, Rules, Skip
 from .settings import DEFAULT_NODE
 
@@ -68,19 +68,21 @@ class TollgateMiddleware:
         if refusal is not None:
             return _respond(start_response, refusal)
         start = _Start(start_response, fields)
-        body = self._app(environ, start)
         if self._rules.drain is None:
-            return body
-        return _Drained(body, lambda: self._drain(request, start.response()))
-
-    def _drain(self, request: Request, response: Response | None) -> None:
-        if response is None:
-            return
+            return self._app(environ, start)
         try:
-            check = self._rules.drain_check(request, response)
+            body = self._app(environ, start)
+        except BaseException:
+            self._drain(request, lambda: NO_RESPONSE)
+            raise
+        return _Drained(body, lambda: self._drain(request, start.response))
+
+    def _drain(self, request: Request, response: Callable[[], Response]) -> None:
+        try:
+            check = self._rules.drain_check(request, response())
             if check is not None:
                 self._client.check(**check)
-        except TollgateError as error:
+        except Exception as error:
             self._rules.report(error)
 
 
@@ -99,9 +101,9 @@ class _Start:
         self._status, self._headers = status, headers
         return self._start(status, headers + self._fields, *exc_info)
 
-    def response(self) -> Response | None:
+    def response(self) -> Response:
         if not self._status:
-            return None
+            return NO_RESPONSE
         fields = [
             (name.encode("latin-1"), value.encode("latin-1")) for name, value in self._headers
         ]
