@@ -38,6 +38,9 @@ export interface CallOptions {
   traceparent?: string | undefined
 }
 
+/** The longest body that a node reads. It closes the connection of a longer one before the end. */
+const MOST_BYTES = 1024 * 1024
+
 /** The longest time of a timer. */
 const MOST_MS = 2 ** 31 - 1
 
@@ -134,7 +137,8 @@ export class Client {
     return { ...check, id: this.idPrefix + this.ids++ }
   }
 
-  private post<T>(path: string, body: string, repeatable: boolean, options: CallOptions): Promise<T> {
+  private async post<T>(path: string, body: string, repeatable: boolean, options: CallOptions): Promise<T> {
+    if (Buffer.byteLength(body) > MOST_BYTES) throw tooLarge()
     return this.call({ method: 'POST', path, body, repeatable }, options)
   }
 
@@ -182,6 +186,15 @@ function hasBadCost({ cost }: Check): boolean {
 
 function badCost(): Problem {
   return invalid('/cost', 'must be an integer from 0 to 10^15')
+}
+
+function tooLarge(): Problem {
+  return new Problem({
+    type: 'urn:tollgate:problem:too-large',
+    title: 'The body is too large',
+    status: 413,
+    detail: 'the call has more than 1 MiB',
+  })
 }
 
 function query(members: Record<string, string | number | undefined>): URLSearchParams {

@@ -12,6 +12,9 @@ use crate::decision::{AllAnswer, Decision, RefundAnswer, Usage};
 use crate::error::{Error, Problem};
 use crate::node::Node;
 
+/// The longest body that a node reads. It closes the connection of a longer one before the end.
+const MAX_BODY: usize = 1 << 20;
+
 /// The calls of the API.
 #[derive(Debug)]
 pub(crate) struct Calls {
@@ -88,6 +91,9 @@ impl Calls {
         traceparent: Option<&str>,
     ) -> Result<Reply, Error> {
         let body = Bytes::from(serde_json::to_vec(body).map_err(Error::unavailable)?);
+        if body.len() > MAX_BODY {
+            return Err(Error::Problem(Box::new(Problem::too_large())));
+        }
         let is_repeatable = is_repeatable && self.repeats;
         let call = Call { method: Method::POST, target, body: Some(body), traceparent, is_repeatable };
         self.ask(&call).await

@@ -80,6 +80,19 @@ impl Problem {
         Self { status: status.as_u16(), ..document }
     }
 
+    /// A body above the limit of a node, which is not sent.
+    pub(crate) fn too_large() -> Self {
+        Self {
+            kind: "urn:tollgate:problem:too-large".to_owned(),
+            title: "The body is too large".to_owned(),
+            status: 413,
+            detail: "the call has more than 1 MiB".to_owned(),
+            violations: Vec::new(),
+            omitted_violations: None,
+            known: Vec::new(),
+        }
+    }
+
     /// Makes the pointers of a problem in a batch those of its check: `/checks/3/key` is `/key`.
     pub(crate) fn alone(mut self: Box<Self>) -> Box<Self> {
         for violation in &mut self.violations {

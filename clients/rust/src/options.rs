@@ -90,8 +90,10 @@ impl Options {
     /// The value of the header `Authorization`.
     pub(crate) fn authorization(&self) -> Result<Option<HeaderValue>, InvalidOptions> {
         let Some(token) = &self.token else { return Ok(None) };
-        let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| {
-            InvalidOptions("`token` must have no control characters; remove a final newline".to_owned())
+        let is_visible = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+        let value = HeaderValue::try_from(format!("Bearer {token}")).ok().filter(|_| is_visible);
+        let mut value = value.ok_or_else(|| {
+            InvalidOptions("`token` must be visible ASCII characters; remove a final newline".to_owned())
         })?;
         value.set_sensitive(true);
         Ok(Some(value))
@@ -190,9 +192,11 @@ mod tests {
     }
 
     #[test]
-    fn token_has_no_control_characters_and_stays_out_of_debug() {
-        let fault = Options::default().token("abc\n").authorization().unwrap_err();
-        assert!(fault.0.contains("`token`"), "{fault}");
+    fn token_has_visible_ascii_and_stays_out_of_debug() {
+        for token in ["abc\n", "", "a b", "ü"] {
+            let fault = Options::default().token(token).authorization().unwrap_err();
+            assert!(fault.0.contains("`token`"), "{fault}");
+        }
         let options = Options::default().token("secret");
         assert!(!format!("{options:?} {:?}", options.authorization()).contains("secret"));
     }

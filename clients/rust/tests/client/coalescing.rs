@@ -56,6 +56,18 @@ async fn rejected_batch_goes_one_by_one() {
     assert_eq!(checks.join_all().await.into_iter().filter(|&allowed| allowed).count(), 10);
 }
 
+/// A node closes the connection of a longer body. The client would then avoid the node.
+#[tokio::test]
+async fn too_large_check_fails_alone_and_is_not_sent() {
+    let node = Node::start("cases.yaml");
+    let client = client(&node.url());
+    let check = |key: &str| client.check(Check::new(key).policy("thousand"));
+    let huge = "x".repeat(32 << 20);
+    let (first, huge, last) = tokio::join!(check("a"), check(&huge), check("b"));
+    assert!(matches!(&huge, Err(Error::Problem(problem)) if problem.name() == "too-large"), "{huge:?}");
+    assert!(first.unwrap().allowed && last.unwrap().allowed);
+}
+
 /// Beside a call in flight, the first check to wait leads the batch of all.
 #[tokio::test]
 async fn leaving_leader_spoils_no_other_check_and_is_not_charged() {
