@@ -14,8 +14,8 @@ use tollgate::store::{Done, Subject, Work};
 use crate::support::ops::{Op, OpHistory, ops};
 use crate::support::redis::{shared, timed_store};
 use crate::support::steps::{
-    START, Step, at_node, fixed, histories, logs, policies_with_leases, policy, policy_of, quota, runner, subject,
-    with_limits,
+    BACK, START, Step, at_node, fixed, histories, logs, policies_with_leases, policy, policy_of, quota, runner,
+    subject, with_limits,
 };
 use crate::support::timed::{Timed, TimedRedis, in_time};
 use crate::support::unique;
@@ -167,8 +167,9 @@ fn each_key_ends(policy: &Policy, key: &str) -> Result<(), TestCaseError> {
         // Until the end of the segment after its last charge, which is later by the clock's step
         // back. A raised burst takes at most twice as long to fill.
         Rule::SlidingWindow => 2 * BUCKETS * Grid::new(quota.window).bucket() + quota.window,
-        // A bucket with repeated charges lives an eighth longer, and at least a second.
-        Rule::TokenBucket(_) => 2 * quota.window + (quota.window / 4).max(1_000_000),
+        // A bucket with repeated charges lives an eighth longer, and at least a second. A clock
+        // that stepped back adds as much.
+        Rule::TokenBucket(_) => 2 * quota.window + (quota.window / 4).max(1_000_000) + 2 * BACK,
         _ => 2 * quota.window,
     });
     // A charge ahead may be in the tick after the present one.

@@ -21,7 +21,7 @@ pub const START: Micros = 1_790_000_000_000_000;
 
 /// A clock steps back by less than a window. Calendar windows are known for less than that on
 /// either side. A store need not see charges further ahead.
-const BACK: Micros = 200_000;
+pub const BACK: Micros = 200_000;
 
 /// One call: at `gap` us after the previous one (or before, when the clock steps back), with some
 /// costs.
