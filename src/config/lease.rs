@@ -129,8 +129,8 @@ impl Config {
             let limit = policy.quotas.iter().map(|quota| quota.limit.get()).min()?;
             (limit < least).then(|| {
                 format!(
-                    "policy `{name}`: its limit of {limit} is too low to sell a lease, since {nodes} nodes need {least}. \
-                     Leave `lease` out, or write fewer `nodes`"
+                    "policy `{name}`: its limit of {limit} is too low to sell a lease. With `nodes: {nodes}` it must be at \
+                     least {least}"
                 )
             })
         })

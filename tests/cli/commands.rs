@@ -467,7 +467,10 @@ fn validate_warns_of_leases_that_nothing_sells() {
     assert!(warned("", 1000, 1).starts_with("warning: policy `p`: the embedded store sells no leases"));
     let redis = "store: {redis: [\"redis://127.0.0.1:6379\"]}";
     assert_eq!([warned(redis, 17, 1), warned(redis, 33, 2)], ["", ""]);
-    assert!(warned(redis, 32, 2).contains("its limit of 32 is too low to sell a lease, since 2 nodes need 33"));
+    assert!(
+        warned(redis, 32, 2)
+            .contains("its limit of 32 is too low to sell a lease. With `nodes: 2` it must be at least 33")
+    );
 }
 
 /// Sets every member to a documented value and names existing files.
