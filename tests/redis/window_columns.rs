@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use redis::Connection;
+use smallvec::smallvec;
 use tollgate::limit::policy::Policy;
 use tollgate::limit::time::Micros;
 use tollgate::store::redis::protocol::keys::Tag;
@@ -75,6 +76,44 @@ async fn refund_under_lower_limit_gives_back_no_more_than_it_was_asked() {
 
 /// The column of a removed quota, for example of a day, does not force each check to rewrite the
 /// value.
+/// A give-back lowers the sums of its bucket and of later ones in place.
+#[tokio::test]
+async fn give_back_to_an_earlier_bucket_matches_embedded_store() {
+    let (redis, key) = (shared().timed_store(), unique("back"));
+    redis.store.ready().await;
+    for limits in [vec![(100, 64 * SECOND)], vec![(1 << 33, 64 * SECOND), (100, 640 * SECOND)]] {
+        for (late, others) in [(0, 1), (1, 1), (4, 1), (5, 1), (2, 0)] {
+            let subject = subject(policy(&limits), &format!("{key} {} {late} {others}", limits.len()));
+            let memory = Timed::new(10);
+            let mut alike = async |now: Micros, work: Work| {
+                let expected = memory.at(now).run(&subject, &work, &[]).unwrap();
+                let answered = redis.at(now).run(&subject, work, &[]).await.unwrap();
+                match (&expected, &answered) {
+                    // The embedded store knows more of a reservation that fits.
+                    (Done::Reserved(_, expected), Done::Reserved(_, answered)) => assert_eq!(answered, expected),
+                    (Done::Taken(expected), Done::Taken(answered)) => {
+                        assert_eq!(answered.ruling.verdicts, expected.ruling.verdicts, "{late} {others}");
+                    }
+                    (Done::Refunded(expected, back), Done::Refunded(answered, given)) => {
+                        assert_eq!((given, &answered.ruling.verdicts), (back, &expected.ruling.verdicts));
+                    }
+                    _ => panic!("{answered:?}, {expected:?}"),
+                }
+                answered
+            };
+            let reserved = alike(START, Work::Reserve { cost: 5, hold: 60 * SECOND }).await;
+            let Done::Reserved(_, Some(receipt)) = reserved else { panic!("{reserved:?}") };
+            alike(START, Work::Take(smallvec![others])).await;
+            let now = START + late * SECOND;
+            alike(now, Work::Take(smallvec![2])).await;
+            alike(now, Work::GiveBack(receipt)).await;
+            for second in 0..75 {
+                alike(now + second * SECOND, Work::Look(1)).await;
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn leftover_columns_do_not_slow_checks() {
     let server = Server::start();

@@ -2,18 +2,73 @@
 --
 -- Reply {TIME, ''} for a corrupt value. A reset deletes it.
 
-local window, state_key = windows(), KEYS[1]
-local kinds, bucket, quotas, ends = {}, {}, 0, nil
+local state_key, quotas, ends = KEYS[1], 0, nil
+local lengths, kinds = {}, {}
 ends, at = read_at('<d', numbers, at)
 while at < ends do
   quotas = quotas + 1
-  kinds[quotas], at = select(3, read_at('<ddd', numbers, at))
-  bucket[quotas] = window.bucket_of(kinds[quotas], now)
+  local length, _, kind, following = read_at('<ddd', numbers, at)
+  lengths[quotas], kinds[quotas], at = length, kind, following
+end
+
+local state = state_of(state_key)
+
+-- Most returns of leases and reservations concern one of the latest buckets, in which others have
+-- charged, too. This lowers the sums from that bucket on in place. Returns whether it has;
+-- otherwise nothing has changed.
+local function lowered_in_place()
+  if #state < HEADER + COLUMN * quotas then
+    return false
+  end
+  local mark, count = read_at('>I8B', state)
+  local writes, place = {}, HEADER + COLUMN * quotas + 1
+  for q = 1, quotas do
+    local head = HEADER + COLUMN * (q - 1)
+    local kind, first, last, total, places = read_at('>I8I8I8I8I2', state, head + 1)
+    local format, width, modulus = '>I4', 4, 4294967296
+    if kind % 2 == 1 then
+      format, width, modulus = '>I8', 8, 4503599627370496
+    end
+    local own, seen = (made - made % lengths[q]) / lengths[q], (now - now % lengths[q]) / lengths[q]
+    if kind ~= kinds[q] or not number[q] or total >= modulus or #state < place + places * width - 1
+      or own < first or own > last or own + 4 < last or own < seen - 64 or last > seen + 64
+      or places > KEPT or places < KEPT and last - first > places then
+      return false
+    end
+    local function sum_at(bucket)
+      return read_at(format, state, place + (bucket - first) % KEPT * width)
+    end
+    local before = own == first and 0 or sum_at(own - 1)
+    if ((own == last and total or sum_at(own)) - before) % modulus <= cost then
+      return false
+    end
+    writes[#writes + 1] = {head + 24, pack('>I8', (total - cost) % modulus)}
+    for later = own, last - 1 do
+      local offset = place + (later - first) % KEPT * width - 1
+      writes[#writes + 1] = {offset, pack(format, (sum_at(later) - cost) % modulus)}
+    end
+    place = place + places * width
+  end
+  if mark > EXACT or count ~= quotas or place ~= #state + 1 then
+    return false
+  end
+  for _, write in ipairs(writes) do
+    redis.call('SETRANGE', state_key, write[1], write[2])
+  end
+  return true
+end
+
+if made and not record and cost > 0 and (not till or now < till) and type(state) == 'string'
+  and lowered_in_place() then
+  return {now, cost, redis.call('GET', state_key)}
 end
 
 -- The columns by their kinds, those of the policy as seen now; the other former kinds; and the
 -- mark.
-local state = state_of(state_key)
+local window, bucket = windows(), {}
+for q = 1, quotas do
+  bucket[q] = window.bucket_of(kinds[q], now)
+end
 local columns, before, marked = {}, {}, 0
 if state then
   columns, before, marked = window.columns_of(type(state) == 'string' and state or '')
@@ -33,34 +88,10 @@ end
 local state_keys = {state_key}
 local changed = false
 
--- Takes units from one of the latest buckets, and lowers the sums from there on. Returns whether
--- the bucket keeps some. Otherwise nothing has changed.
-local function lowered(column, number, units)
-  if number < column.first or number > column.last or number + 4 < column.last then
-    return false
-  end
-  local _, format, width, modulus = window.terms(column.kind)
-  if (window.sum_of(column, number) - window.sum_of(column, number - 1)) % modulus <= units then
-    return false
-  end
-  for later = number, column.last - 1 do
-    local place = (later - column.first) % KEPT * width
-    local sum = pack(format, (read_at(format, column.sums, place + 1) - units) % modulus)
-    column.sums = string.sub(column.sums, 1, place) .. sum .. string.sub(column.sums, place + width + 1)
-  end
-  column.total = (column.total - units) % modulus
-  return true
-end
-
 -- Refunds a charge made at `made` in its own bucket, and a cost from the oldest counting bucket on.
 local function take_back(q)
   local kind, given, left = kinds[q], 0, {}
   local own = made and window.bucket_of(kind, made)
-  -- Most give-backs concern a recent bucket with other charges.
-  if own and own >= bucket[q] - 64 and columns[kind] and lowered(columns[kind], own, cost) then
-    changed = true
-    return cost
-  end
   for _, held in ipairs(columns[kind] and window.buckets_of(columns[kind]) or {}) do
     local amount = 0
     if held[1] >= bucket[q] - 64 and (not own or own == held[1]) then

@@ -287,7 +287,7 @@ local function windows()
   return {
     bucket_of = bucket_of, buckets_of = buckets_of, charged_in = charged_in, column_of = column_of,
     columns_of = columns_of, counted_at = counted_at, filled = filled, other_width = other_width,
-    own_column = own_column, sum_of = sum_of, terms = terms, write = write,
+    own_column = own_column, terms = terms, write = write,
   }
 end
 
