@@ -85,7 +85,7 @@ async fn give_back_to_an_earlier_bucket_matches_embedded_store() {
         for (late, others) in [(0, 1), (1, 1), (4, 1), (5, 1), (2, 0)] {
             let subject = subject(policy(&limits), &format!("{key} {} {late} {others}", limits.len()));
             let memory = Timed::new(10);
-            let mut alike = async |now: Micros, work: Work| {
+            let alike = async |now: Micros, work: Work| {
                 let expected = memory.at(now).run(&subject, &work, &[]).unwrap();
                 let answered = redis.at(now).run(&subject, work, &[]).await.unwrap();
                 match (&expected, &answered) {
