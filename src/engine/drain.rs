@@ -15,10 +15,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::check`].
     pub async fn look(&self, check: &Check) -> Answer {
-        let resolved = self.resolve(check)?;
-        let answer = self.dry_run(&resolved, check.cost).await;
-        traces::answered(|| attributes(&resolved.subject, check.cost, answer.as_ref()));
-        answer
+        self.dry_run(&self.resolve(check)?, check.cost).await
     }
 
     /// Charges one check, or as much of its cost as fits, until `until` (us). It skips the
@@ -35,7 +32,9 @@ impl Engine {
         let since = self.clock.now();
         let until = since + micros(resolved.timeout());
         let answer = self.ask_store(resolved, Work::Look(cost), &[], until).await;
-        self.finish_peek(resolved, answer.map(|decision| Decision { charged: 0, ..decision }), since)
+        let answer = self.finish_peek(resolved, answer.map(|decision| Decision { charged: 0, ..decision }), since);
+        traces::answered(|| attributes(&resolved.subject, cost, answer.as_ref()));
+        answer
     }
 
     async fn ask_store(&self, resolved: &Resolved, work: Work, metas: &[Meta], until: Micros) -> Answer {

@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::answer::attributes;
 use super::{Check, CheckError, Decision, Engine, History, Source, TickCounts};
 use crate::deadline::within;
 use crate::limit::policy::Algorithm;
 use crate::limit::time::{Micros, micros};
 use crate::store::Subject;
-use crate::telemetry::traces;
 
 /// Maximum number of logs read at a time. Each stays in memory until it is summed up. A log of
 /// 10,000 entries with metas takes about 3 MB. The longest log takes 31 MB.
@@ -47,9 +45,7 @@ impl Engine {
             let (decision, ticks) = self.ticks(&resolved, check.cost).await?;
             return Ok(Usage { decision, history: None, ticks });
         }
-        let answer = self.dry_run(&resolved, check.cost).await;
-        traces::answered(|| attributes(&resolved.subject, check.cost, answer.as_ref()));
-        let decision = answer?;
+        let decision = self.dry_run(&resolved, check.cost).await?;
         // Without the store there is no history, and a second wait is pointless.
         let history = match decision.source {
             Source::Store => self.history(resolved.subject, until).await,
