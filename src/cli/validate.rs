@@ -22,10 +22,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    config.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
-    config.policies.warnings().for_each(|warning| say(&format!("warning: {warning}")));
-    config.idle_leases().for_each(|warning| say(&format!("warning: {warning}")));
-    config.gates.warnings().for_each(|warning| say(&format!("warning: {warning}")));
+    let of_files = config.warnings.iter().cloned();
+    let warnings = of_files
+        .chain(config.policies.warnings())
+        .chain(config.idle_leases())
+        .chain(config.gates.warnings());
+    warnings.for_each(|warning| say(&format!("warning: {warning}")));
     let counted = |number: usize, one: &str, many: &str| format!("{number} {}", if number == 1 { one } else { many });
     let written = config.policies.by_name.values().filter(|policy| !policy.is_of_envoy()).count();
     let mut told = counted(written, "policy", "policies");
