@@ -68,29 +68,21 @@ impl Problem {
 
     /// Reads the document of a response. A proxy may send something else.
     pub(crate) fn of(status: StatusCode, body: &[u8]) -> Self {
-        let document = serde_json::from_slice(body).unwrap_or_else(|_| Self {
-            kind: "about:blank".to_owned(),
-            title: status.canonical_reason().unwrap_or("Unknown status").to_owned(),
-            status: 0,
-            detail: "the response is no problem document of a node".to_owned(),
-            violations: Vec::new(),
-            omitted_violations: None,
-            known: Vec::new(),
+        let document = serde_json::from_slice(body).unwrap_or_else(|_| {
+            let title = status.canonical_reason().unwrap_or("Unknown status");
+            Self::new("about:blank", title, 0, "the response is no problem document of a node")
         });
         Self { status: status.as_u16(), ..document }
     }
 
     /// A body above the limit of a node, which is not sent.
     pub(crate) fn too_large() -> Self {
-        Self {
-            kind: "urn:tollgate:problem:too-large".to_owned(),
-            title: "The body is too large".to_owned(),
-            status: 413,
-            detail: "the call has more than 1 MiB".to_owned(),
-            violations: Vec::new(),
-            omitted_violations: None,
-            known: Vec::new(),
-        }
+        Self::new("urn:tollgate:problem:too-large", "The body is too large", 413, "the call has more than 1 MiB")
+    }
+
+    fn new(kind: &str, title: &str, status: u16, detail: &str) -> Self {
+        let [kind, title, detail] = [kind, title, detail].map(str::to_owned);
+        Self { kind, title, status, detail, violations: Vec::new(), omitted_violations: None, known: Vec::new() }
     }
 
     /// Makes the pointers of a problem in a batch those of its check: `/checks/3/key` is `/key`.
