@@ -3,15 +3,21 @@
 -- Reply {TIME, ''} for a corrupt value. A reset deletes it.
 
 local state_key, quotas, ends = KEYS[1], 0, nil
-local lengths, kinds = {}, {}
+local lengths, kinds, bucket = {}, {}, {}
 ends, at = read_at('<d', numbers, at)
 while at < ends do
   quotas = quotas + 1
   local length, _, kind, following = read_at('<ddd', numbers, at)
   lengths[quotas], kinds[quotas], at = length, kind, following
+  bucket[quotas] = (now - now % length) / length
 end
 
 local state = state_of(state_key)
+
+-- The bucket of the charge made at `made`.
+local function own_bucket(q)
+  return (made - made % lengths[q]) / lengths[q]
+end
 
 -- Most returns of leases and reservations concern one of the latest buckets, in which others have
 -- charged, too. This lowers the sums from that bucket on in place. Returns whether it has;
@@ -29,7 +35,7 @@ local function lowered_in_place()
     if kind % 2 == 1 then
       format, width, modulus = '>I8', 8, 4503599627370496
     end
-    local own, seen = (made - made % lengths[q]) / lengths[q], (now - now % lengths[q]) / lengths[q]
+    local own, seen = own_bucket(q), bucket[q]
     if kind ~= kinds[q] or not number[q] or total >= modulus or #state < place + places * width - 1
       or own < first or own > last or own + 4 < last or own < seen - 64 or last > seen + 64
       or places > KEPT or places < KEPT and last - first > places then
@@ -65,10 +71,7 @@ end
 
 -- The columns by their kinds, those of the policy as seen now; the other former kinds; and the
 -- mark.
-local window, bucket = windows(), {}
-for q = 1, quotas do
-  bucket[q] = window.bucket_of(kinds[q], now)
-end
+local window = windows()
 local columns, before, marked = {}, {}, 0
 if state then
   columns, before, marked = window.columns_of(type(state) == 'string' and state or '')
@@ -91,7 +94,7 @@ local changed = false
 -- Refunds a charge made at `made` in its own bucket, and a cost from the oldest counting bucket on.
 local function take_back(q)
   local kind, given, left = kinds[q], 0, {}
-  local own = made and window.bucket_of(kind, made)
+  local own = made and own_bucket(q)
   for _, held in ipairs(columns[kind] and window.buckets_of(columns[kind]) or {}) do
     local amount = 0
     if held[1] >= bucket[q] - 64 and (not own or own == held[1]) then
