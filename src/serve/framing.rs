@@ -1,5 +1,5 @@
-//! Rejects HTTP/1 requests that a proxy in front may read in another way than hyper: those that
-//! have both `Content-Length` and `Transfer-Encoding`, and targets with `#`.
+//! Rejects HTTP/1 requests that a proxy in front may read in another way than hyper. These have
+//! both `Content-Length` and `Transfer-Encoding`, or a target with `#`.
 //!
 //! A proxy that obeys the other field finds a second request in the first one's body (RFC 9112,
 //! 6.3, 11.2). The library hyper obeys the codings and drops the length. No target has a `#`

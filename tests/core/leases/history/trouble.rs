@@ -1,4 +1,4 @@
-//! What happens to nodes and to the store, and operations beside checks.
+//! Troubles of nodes and of the store, and operations beside checks.
 
 use std::sync::Arc;
 
