@@ -19,7 +19,7 @@ use crate::deadline::within;
 use crate::limit::policy::{Applied, Listed, Policy};
 use crate::limit::time::{Micros, micros};
 use crate::prefilter::Question;
-use crate::store::{Done, Meta, Over, StoreError, Subject, Taken, Work};
+use crate::store::{Done, Id, Meta, Over, StoreError, Subject, Taken, Work};
 use crate::telemetry::traces;
 
 /// One question: may `key` spend `cost` more under `policy`, now?
@@ -32,11 +32,13 @@ pub struct Check {
     pub cost: u64,
     /// The cause of the charge, 1 to 256 bytes. Sliding logs store it.
     pub meta: Meta,
-    /// Makes a retry safe, 1 to 64 bytes. After a charge, later checks with the same id get the
-    /// same answer. A check with another cost, 0 included, or another `over` is rejected.
-    pub id: Option<Arc<str>>,
+    /// Makes a retry safe. After a charge, later checks with the same id get the same answer. A
+    /// check with another cost, 0 included, or another `over` is rejected.
+    pub id: Option<Id>,
     /// How it is charged if its cost does not fit.
     pub over: Over,
+    /// Only decides, without a charge: an allowed look is no permission.
+    pub look: bool,
     /// The check's own quotas, for policies that accept them.
     pub quotas: Option<OwnQuotas>,
     /// How the check reached the node.
@@ -48,13 +50,14 @@ pub struct Check {
 impl Check {
     /// A check with nothing but the required members.
     pub fn new(policy: String, key: impl Into<Arc<str>>, cost: u64, door: Door) -> Self {
-        let (key, meta, id, over, quotas, within) = (key.into(), None, None, Over::Deny, None, None);
-        Self { policy, key, cost, meta, id, over, quotas, door, within }
+        let (key, meta, id, over, look) = (key.into(), None, None, Over::Deny, false);
+        Self { policy, key, cost, meta, id, over, look, quotas: None, door, within: None }
     }
 
-    /// Whether one call may decide it with others. A check with an id or a drain has its own call.
+    /// Whether one call may decide it with others. A check with an id, a drain or a look has its
+    /// own call.
     pub(super) fn is_plain(&self) -> bool {
-        self.id.is_none() && self.over == Over::Deny
+        self.id.is_none() && self.over == Over::Deny && !self.look
     }
 }
 
@@ -120,11 +123,12 @@ impl Engine {
         self.finish(resolved, answer, now)
     }
 
-    /// Decides a check that needs a call of its own, until `until` (us): one with an id, or a
-    /// drain.
+    /// Decides a check that needs a call of its own, until `until` (us): one with an id, a drain,
+    /// or a look.
     pub(super) async fn check_alone(&self, resolved: &Resolved, check: &Check, until: Micros) -> Answer {
         match &check.id {
             Some(id) => self.check_with_id(resolved, check, id, until).await,
+            None if check.look => self.look_ahead(resolved, check.cost, until).await,
             None => self.drain(resolved, check, until).await,
         }
     }

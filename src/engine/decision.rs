@@ -132,6 +132,13 @@ impl Decision {
         self
     }
 
+    /// The answer to a retry whose charge was given back: it cannot vouch for the check any more.
+    #[must_use]
+    pub(super) fn after_refund(mut self) -> Self {
+        (self.allowed, self.reason, self.retry_after) = (false, Reason::Refunded, Wait::Never);
+        self.without_charge()
+    }
+
     /// The same decision without a charge in the store.
     #[must_use]
     pub(super) fn without_charge(mut self) -> Self {
@@ -246,6 +253,8 @@ named! {
         Shadow = "shadow",
         AllowListed = "allow_listed",
         DenyListed = "deny_listed",
+        /// The charge of the id was given back: a new attempt needs a new id.
+        Refunded = "refunded",
     }
 }
 

@@ -27,6 +27,16 @@ impl Engine {
         self.finish(resolved, answer.map(Decision::drained), since)
     }
 
+    /// Decides a look until `until` (us): the answer that a check of this cost would get now.
+    pub(super) async fn look_ahead(&self, resolved: &Resolved, cost: u64, until: Micros) -> Answer {
+        let since = self.clock.now();
+        let answer = match self.decide_locally(resolved, cost, since) {
+            Some(decision) => Ok(decision),
+            None => self.ask_store(resolved, Work::Look(cost), &[], until).await,
+        };
+        self.finish_peek(resolved, answer.map(|decision| Decision { charged: 0, ..decision }), since)
+    }
+
     /// Decides a check without charging it. It skips the pre-filter, which knows one quota only.
     pub(super) async fn dry_run(&self, resolved: &Resolved, cost: u64) -> Answer {
         let since = self.clock.now();

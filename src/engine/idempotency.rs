@@ -1,26 +1,23 @@
 //! Checks with an id, which charge once however often they are retried.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::answer::{Answer, missing_answer, only_verdict, unexpected_reply};
 use super::check::{Resolved, metas};
 use super::{Check, CheckError, Decision, Engine};
 use crate::limit::time::Micros;
-use crate::store::{Charged, Done, Over, Work};
+use crate::store::{Charged, Done, Id, Over, Work};
 
 impl Engine {
-    /// Decides one check with an id until `until` (us). It skips the pre-filter, since the id may
-    /// already be charged.
-    pub(super) async fn check_with_id(
-        &self,
-        resolved: &Resolved,
-        check: &Check,
-        id: &Arc<str>,
-        until: Micros,
-    ) -> Answer {
+    /// Decides one check with an id until `until` (us). It skips the pre-filter if an earlier check
+    /// may have charged the id.
+    pub(super) async fn check_with_id(&self, resolved: &Resolved, check: &Check, id: &Id, until: Micros) -> Answer {
         let since = self.clock.now();
-        let answer = match resolved.decide_by_list(check.cost) {
+        let decided = match check.over {
+            Over::Deny if id.is_new() => self.decide_locally(resolved, check.cost, since),
+            _ => resolved.decide_by_list(check.cost),
+        };
+        let answer = match decided {
             Some(decision) => Ok(decision),
             None => {
                 let left = Duration::from_micros(until.saturating_sub(since));
@@ -34,7 +31,7 @@ impl Engine {
         self.finish(resolved, answer, since)
     }
 
-    async fn charge_once(&self, resolved: &Resolved, check: &Check, id: &Arc<str>, left: Duration) -> Answer {
+    async fn charge_once(&self, resolved: &Resolved, check: &Check, id: &Id, left: Duration) -> Answer {
         let (subject, cost) = (&resolved.subject, check.cost);
         let (work, metas) =
             (Work::Once { id: id.clone(), cost, over: check.over }, metas(subject, std::iter::once(check)));
@@ -45,8 +42,7 @@ impl Engine {
                     self.prefilter.forget(self.store.slot(subject));
                 }
                 let decision = Decision { replayed, refunded, ..Decision::by_store(policy, verdict) };
-                // A retry cannot vouch for a refunded charge.
-                Ok(if refunded { decision.without_charge() } else { decision })
+                Ok(if refunded { decision.after_refund() } else { decision })
             }
             Ok(Done::Reused) => Err(CheckError::IdReused),
             Ok(Done::Taken(taken)) => Ok(Decision::by_store(subject.policy.clone(), only_verdict(taken)?)),

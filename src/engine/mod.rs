@@ -72,7 +72,7 @@ mod metrics;
 mod door;
 
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
-pub use crate::store::{Health, History, Meta, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth};
+pub use crate::store::{Health, History, Id, Meta, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth};
 pub use answer::{Answer, CheckError};
 pub use candidates::{CandidateTally, Comparison};
 pub use check::Check;

@@ -34,7 +34,7 @@ impl Engine {
     /// split into several calls. It also applies to peeks, if charges use their own connection.
     fn is_apart(&self, resolved: &Resolved, run: &[&Check]) -> bool {
         let policy = &resolved.subject.policy;
-        let peeks = || run.iter().any(|check| check.cost == 0 && check.id.is_none());
+        let peeks = || run.iter().any(|check| (check.cost == 0 || check.look) && check.id.is_none());
         policy.options.durability == Durability::Replica && peeks()
             || self.store.first_part(policy, &costs(run)) < run.len()
     }

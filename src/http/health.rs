@@ -11,14 +11,14 @@ use crate::node::{Node, Phase};
 /// 200 as long as the process answers, since a restart cures nothing else.
 pub(super) async fn live(State(node): State<Node>) -> Response {
     let health = node.engine.health();
-    body(status(&node, &health), &health)
+    body(status(&node, &health), &node, &health)
 }
 
 /// 503 while draining. With a shard down the node stays ready, since the fallback answers.
 pub(super) async fn ready(State(node): State<Node>) -> Response {
     let health = node.engine.health();
     let status = status(&node, &health);
-    let mut response = body(status, &health);
+    let mut response = body(status, &node, &health);
     if status == DRAINING {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
@@ -27,9 +27,11 @@ pub(super) async fn ready(State(node): State<Node>) -> Response {
 
 const DRAINING: &str = "draining";
 
-fn body(status: &str, health: &Health) -> Response {
+fn body(status: &str, node: &Node, health: &Health) -> Response {
+    let timeout = node.engine.policies().longest_timeout();
     answer::object(|object| {
         object.word("status", status);
+        object.number("timeout_ms", u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
         object.object("store", |store| {
             store.word("kind", health.kind);
             store.list("shards", health.shards.iter(), |shard, object| {

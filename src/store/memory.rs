@@ -119,13 +119,15 @@ impl MemoryStore {
     /// # Errors
     /// As [`MemoryStore::charge`]; the record of an id needs a place as well. A reset needs none.
     pub fn run(&self, subject: &Subject, work: &Work, metas: &[Meta]) -> Result<Done, StoreError> {
-        let print = match work {
-            // Policies that share a key have ids of their own.
-            Work::Once { id, .. } | Work::RefundOnce(id) => Some(self.ids.fingerprint(counters_of(subject), id)),
-            _ => None,
+        // Policies that share a key have ids of their own.
+        let print_of = |name: &str| self.ids.fingerprint(counters_of(subject), name);
+        let (print, life) = match work {
+            Work::Once { id, .. } => (Some(print_of(&id.name)), id.record_life(&subject.policy)),
+            Work::RefundOnce(name) => (Some(print_of(name)), 0),
+            _ => (None, 0),
         };
         let run = |state: &mut KeyState, account: &Account| {
-            let id = print.map(|print| Id { print, quotas: &account.quotas });
+            let id = print.map(|print| Id { print, quotas: &account.quotas, life });
             state.run(&subject.policy, work, id, metas, self.clock.now())
         };
         let recorded = print.filter(|_| matches!(work, Work::Once { cost: 1.., .. }));

@@ -24,7 +24,7 @@ pub enum Work {
     Drain(u64),
     /// Charges a cost as `over` says unless the id's record shows an earlier charge. Without a
     /// record, cost 0 peeks and leaves none.
-    Once { id: Arc<str>, cost: u64, over: Over },
+    Once { id: Id, cost: u64, over: Over },
     /// Reserves a cost, at least 1. The charge may be given back for the next `hold` us. Until then
     /// no answer about the key is final.
     Reserve { cost: u64, hold: Micros },
@@ -46,6 +46,36 @@ pub enum Work {
     /// Reads the ticks of a sliding counter that count at the instant `at`, us, and peeks by them.
     /// The embedded store reads its clock instead.
     ReadTicks { at: Micros, cost: u64 },
+}
+
+/// The caller's name for one check, so that a retry charges once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Id {
+    /// 1 to 64 bytes.
+    pub name: Arc<str>,
+    /// How long its record is kept, us; by default the [life](record_life) of the policy. An id
+    /// with a life of its own serves retries only.
+    pub life: Option<Micros>,
+    /// Whether the caller has sent it before, and has no answer.
+    pub repeated: bool,
+}
+
+impl Id {
+    /// Whether no earlier check can have its record.
+    pub fn is_new(&self) -> bool {
+        self.life.is_some() && !self.repeated
+    }
+
+    /// How long the store keeps the record, us.
+    pub fn record_life(&self, policy: &Policy) -> Micros {
+        self.life.unwrap_or_else(|| record_life(policy))
+    }
+}
+
+impl<T: AsRef<str>> From<T> for Id {
+    fn from(name: T) -> Self {
+        Self { name: name.as_ref().into(), life: None, repeated: false }
+    }
 }
 
 impl Work {
@@ -193,8 +223,8 @@ pub struct Charged {
 /// longest window applies.
 const RECORD: (Micros, Micros) = (300_000_000, 86_400_000_000);
 
-/// How long the store keeps the record of an id, us.
-pub fn record_life(policy: &Policy) -> Micros {
+/// How long the store keeps the record of an id without a life of its own, us.
+fn record_life(policy: &Policy) -> Micros {
     longest_window(policy).clamp(RECORD.0, RECORD.1)
 }
 

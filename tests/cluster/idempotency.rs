@@ -59,6 +59,35 @@ fn hundred_concurrent_retries_charge_once() {
     });
 }
 
+/// An id with a life of its own serves retries only: a first check costs no more than one without.
+#[test]
+fn first_check_with_a_retry_id_is_denied_by_the_prefilter_and_a_repetition_by_the_record() {
+    on_pairs_of_nodes(&policies(&[2], ""), |nodes, store| {
+        for algorithm in ALGORITHMS {
+            let (policy, key) = (format!("{algorithm}-2"), unique("retry"));
+            let body = |id: &str, repeated: bool| json!({"policy": policy, "key": key, "id": id, "id_ttl_ms": 60_000, "repeated": repeated});
+            let told = |node: usize, id: &str, repeated: bool| {
+                let decision = check(nodes[node], &body(id, repeated));
+                ["allowed", "charged", "source", "replayed"].map(|name| decision[name].clone())
+            };
+            let [yes, no, one, none] = [json!(true), json!(false), json!(1), json!(0)];
+            let (stored, known) = (json!("store"), json!("prefilter"));
+            let at = format!("{policy} on {store}");
+            for id in ["a", "b"] {
+                assert_eq!(told(0, id, false), [yes.clone(), one.clone(), stored.clone(), Value::Null], "{at}");
+            }
+            // The check without an id makes the denial known.
+            check(nodes[0], &json!({"policy": policy, "key": key}));
+            assert_eq!(told(0, "c", false), [no.clone(), none, known, Value::Null], "{at}");
+            for node in [0, 1] {
+                assert_eq!(told(node, "a", true), [yes.clone(), one.clone(), stored.clone(), yes.clone()], "{at}");
+            }
+            assert_eq!(told(0, "d", true)[..3], [no, json!(0), stored], "{at}: its first check never arrived");
+            assert_eq!(remaining(nodes[1], &policy, &key), 0, "{at}");
+        }
+    });
+}
+
 #[test]
 fn id_binds_one_cost_and_only_charges() {
     on_pairs_of_nodes(&policies(&[5], ""), |nodes, store| {

@@ -37,10 +37,11 @@ fn refund_by_id_returns_its_charge_once() {
                 let replayed = check(node, &body("b", 4));
                 let told =
                     |answer: &Value| ["allowed", "replayed", "charged", "refunded"].map(|name| answer[name].clone());
-                let gone = [json!(true), json!(true), json!(0), json!(true)];
+                let gone = [json!(false), json!(true), json!(0), json!(true)];
                 assert_eq!(told(&replayed), gone, "{policy} on {store}: {replayed}");
                 let told_first = (&replayed["remaining"], &replayed["cost"], &replayed["source"], &replayed["reason"]);
-                assert_eq!(told_first, (&json!(3), &json!(4), &json!("store"), &json!("ok")), "{replayed}");
+                assert_eq!(told_first, (&json!(3), &json!(4), &json!("store"), &json!("refunded")), "{replayed}");
+                assert_eq!(replayed["retry_after_ms"], Value::Null, "only a new id can pass");
                 let both = json!({"checks": [body("b", 4), body("c", 2)]});
                 let results = posted(node, "/v1/check/batch", &both)["results"].take();
                 assert_eq!((told(&results[0]), results[1]["charged"].clone()), (gone, json!(2)), "{results}");

@@ -319,14 +319,14 @@ impl Ledger {
                 Expected::Verdicts(vec![*cost == 0 || self.remaining().iter().all(|left| cost <= left)])
             }
             Work::Reserve { cost, .. } => self.take(now, *cost, Over::Deny),
-            Work::Once { id, cost, over } => match self.ids.get(id).map(|number| &self.charges[*number]) {
+            Work::Once { id, cost, over } => match self.ids.get(&id.name).map(|number| &self.charges[*number]) {
                 Some(charge) if (charge.cost, charge.over) != (*cost, *over) => Expected::Reused,
                 Some(_) => Expected::Replayed,
                 None => {
                     let before = self.charges.len();
                     let expected = self.take(now, *cost, *over);
                     if self.charges.len() > before {
-                        self.ids.insert(id.clone(), before);
+                        self.ids.insert(id.name.clone(), before);
                     }
                     expected
                 }
@@ -497,7 +497,7 @@ fn drained(verdict: &Verdict) -> Expected {
 
 fn id_of(work: &Work) -> Option<&Arc<str>> {
     match work {
-        Work::Once { id, .. } => Some(id),
+        Work::Once { id, .. } => Some(&id.name),
         _ => None,
     }
 }
@@ -563,7 +563,7 @@ fn concurrent_charges_can_all_be_refunded() {
     std::thread::scope(|scope| {
         for id in &ids {
             scope.spawn(|| {
-                let work = Work::Once { id: id.clone(), cost: 1, over: Over::Deny };
+                let work = Work::Once { id: id.clone().into(), cost: 1, over: Over::Deny };
                 for (number, subject) in subjects.iter().enumerate() {
                     arrived.fetch_add(1, Ordering::SeqCst);
                     while arrived.load(Ordering::SeqCst) < (number + 1) * CALLERS {

@@ -7,8 +7,8 @@ use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::policy::Algorithm;
 use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::limit::time::Micros;
-use tollgate::store::Subject;
 use tollgate::store::redis::protocol::keys::Tag;
+use tollgate::store::{Id, Over, Subject, Work};
 
 use crate::support::redis::{Server, bus_port, shared};
 use crate::support::steps::{START, bucket, logs, policy, policy_of, quota, subject};
@@ -52,6 +52,23 @@ async fn window_keys_expire_one_second_after_their_windows() {
             }
             let later = lives(shared(), &pattern);
             assert!(later[name] <= *life, "{name}: {} after {life}", later[name]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn record_of_a_retry_id_lives_as_long_as_the_caller_asks() {
+    let redis = shared().timed_store();
+    redis.store.ready().await;
+    for (policy, usual) in [(policy(&[(3, 86_400_000_000)]), 86_400_000), (policy(&[(3, 1_000_000)]), 300_000)] {
+        for (life, expected) in [(None, usual), (Some(2_000_000), 2000), (Some(86_400_000_000), 86_400_000)] {
+            let key = unique("id-life");
+            let id = Id { life, ..Id::from("a") };
+            let work = Work::Once { id, cost: 1, over: Over::Deny };
+            redis.at(START).run(&subject(policy.clone(), &key), work, &[]).await.unwrap();
+            let lives = lives(shared(), &format!("*{key}*:id:*"));
+            let life = *lives.values().next().unwrap_or(&-2);
+            assert!(life <= expected && life > expected - 1500, "{lives:?}, expected {expected}");
         }
     }
 }

@@ -121,7 +121,7 @@ impl Run {
                 5..12 => (place, Work::Reserve { cost: 1 + dice.below(2), hold: 100_000 }),
                 12..14 => (place, Work::Refund(dice.below(4))),
                 14..16 => (place, Work::RefundOnce(id(&mut dice))),
-                16..20 => (place, Work::Once { id: id(&mut dice), cost: 1, over: Over::Deny }),
+                16..20 => (place, Work::Once { id: id(&mut dice).into(), cost: 1, over: Over::Deny }),
                 20..24 => (place, Work::Look(dice.below(3))),
                 24 => (place, Work::Reset),
                 _ => (place, Work::Take((0..=dice.below(3)).map(|_| dice.below(4)).collect())),

@@ -21,6 +21,7 @@ mod lists;
 mod live;
 mod long_responses;
 mod long_run;
+mod looks;
 mod observe;
 mod openapi;
 mod pair_columns;

@@ -74,7 +74,7 @@ impl OpHistory {
             Op::Drain => Work::Drain(step.costs[0]),
             Op::Once(choice) => match self.ids.get(choice % (3 * self.ids.len() + 3)) {
                 Some((id, then, over)) => Work::Once {
-                    id: id.clone(),
+                    id: id.clone().into(),
                     cost: if choice % 5 == 0 { step.costs[0] } else { *then },
                     over: if choice.is_multiple_of(7) { over_of(choice / 7) } else { *over },
                 },
@@ -82,7 +82,7 @@ impl OpHistory {
                     let (id, over): (Arc<str>, _) = (format!("id-{}", self.next).into(), over_of(*choice));
                     self.next += 1;
                     self.ids.push((id.clone(), cost, over));
-                    Work::Once { id, cost, over }
+                    Work::Once { id: id.into(), cost, over }
                 }
             },
             Op::Reserve => Work::Reserve { cost, hold: HOLD },

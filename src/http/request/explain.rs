@@ -9,13 +9,14 @@
 use serde_json::value::RawValue;
 use tokio::task::yield_now;
 
-use super::fields::{self, DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key};
+use super::fields::{self, Combined, DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key};
 use super::members::Members;
 use super::quotas;
 use super::raw::{array, document, each_member, integer, kind, string};
 use crate::engine::{Check, Door, Meta, Over, OwnQuotas, Refund};
 use crate::http::problem::{MAX_EXPLAINED, Problem, Violation, Violations};
 use crate::limit::quota::MAX_UNITS;
+use crate::limit::time::Micros;
 
 /// Reads a check as `parse::check` does, and reports every fault.
 pub(in crate::http) fn check(body: &[u8]) -> Result<Check, Problem> {
@@ -73,6 +74,9 @@ pub(in crate::http) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
                 let detail = "is not taken here: checks that are charged together cannot be retried one by one";
                 Violation::new(format!("{at}/id"), detail)
             }),
+            Ok(Check { look: true, .. }) => {
+                violations.note(|| Violation::new(format!("{at}/look"), "is not taken here: ask by /v1/check"));
+            }
             Ok(check) => checks.push(check),
             Err(faults) => violations.extend(faults),
         }
@@ -122,7 +126,7 @@ fn read_check(
     over: fn(&RawValue) -> Result<Over, String>,
     violations: Violations,
 ) -> Result<Check, Violations> {
-    let names = &["policy", "key", "cost", "meta", "id", "over", "quotas"];
+    let names = &["policy", "key", "cost", "meta", "id", "id_ttl_ms", "repeated", "over", "look", "quotas"];
     let mut members = Members::open(value, at, names, violations)?;
     members.require("key");
     let policy = members.take("policy", string);
@@ -130,12 +134,23 @@ fn read_check(
     let cost = members.take("cost", cost);
     let meta = members.take("meta", meta);
     let id = members.take("id", id).map(Into::into);
+    let id_life = members.take("id_ttl_ms", id_life);
+    let repeated = members.take("repeated", boolean).unwrap_or_default();
     let over = members.take("over", over);
+    let look = members.take("look", boolean).unwrap_or_default();
     let quotas = members.take("quotas", quotas::written).map(OwnQuotas::Written);
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
     let (key, meta) = (key.unwrap_or_default(), meta.flatten());
     let (cost, over) = (cost.unwrap_or(1), over.unwrap_or_default());
-    members.finish(Check { policy, key, cost, meta, id, over, quotas, door: Door::Http, within: None })
+    let combined = Combined { id, id_life, repeated, look, over, cost };
+    // A member with a fault of its own is absent here, so another fault would be a guess.
+    if members.violations.is_empty()
+        && let Some((name, detail)) = combined.fault()
+    {
+        members.violations.note(|| Violation::new(format!("{at}/{name}"), detail));
+    }
+    let id = combined.id();
+    members.finish(Check { policy, key, cost, meta, id, over, look, quotas, door: Door::Http, within: None })
 }
 
 fn key(value: &RawValue) -> Result<String, String> {
@@ -144,6 +159,22 @@ fn key(value: &RawValue) -> Result<String, String> {
 
 fn id(value: &RawValue) -> Result<String, String> {
     string(value).and_then(|id| check_id(&id).map(|()| id))
+}
+
+fn id_life(value: &RawValue) -> Result<Micros, String> {
+    match integer(value) {
+        Some(ttl_ms) => fields::id_life(ttl_ms),
+        None if kind(value) == "a number" => fields::id_life(0),
+        None => fields::id_life(0).map_err(|range| format!("{range}, not {}", kind(value))),
+    }
+}
+
+fn boolean(value: &RawValue) -> Result<bool, String> {
+    match value.get() {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(format!("must be true or false, not {}", kind(value))),
+    }
 }
 
 fn over(value: &RawValue) -> Result<Over, String> {

@@ -1,7 +1,11 @@
 //! The bounds of the values in requests.
 
-use crate::engine::{Meta, Over};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use crate::engine::{Id, Meta, Over};
 use crate::limit::key::check_length;
+use crate::limit::time::Micros;
 
 /// The policy of a check that names none.
 pub(in crate::http) const DEFAULT_POLICY: &str = "default";
@@ -11,6 +15,9 @@ pub(in crate::http) const MAX_META_BYTES: usize = 256;
 
 /// The longest `id`, bytes.
 pub(in crate::http) const MAX_ID_BYTES: usize = 64;
+
+/// The bounds of `id_ttl_ms`: a second, and a day.
+const ID_TTL_MS: RangeInclusive<u64> = 1000..=86_400_000;
 
 /// The most checks of a batch.
 pub(in crate::http) const MAX_BATCH: usize = 1000;
@@ -26,6 +33,48 @@ pub(in crate::http) fn check_id(id: &str) -> Result<(), String> {
     match id.len() {
         1..=MAX_ID_BYTES => Ok(()),
         length => Err(format!("must have 1 to {MAX_ID_BYTES} bytes, not {length}")),
+    }
+}
+
+/// Reads `id_ttl_ms` as the life of an id, us.
+///
+/// # Errors
+/// The valid range.
+pub(in crate::http) fn id_life(ttl_ms: u64) -> Result<Micros, String> {
+    let (least, most) = ID_TTL_MS.into_inner();
+    let is_valid = (least..=most).contains(&ttl_ms);
+    is_valid
+        .then_some(1000 * ttl_ms)
+        .ok_or_else(|| format!("must be an integer from {least} to {most}"))
+}
+
+/// Members of a check as written, of which some exclude others.
+pub(in crate::http) struct Combined {
+    pub(in crate::http) id: Option<Arc<str>>,
+    pub(in crate::http) id_life: Option<Micros>,
+    pub(in crate::http) repeated: bool,
+    pub(in crate::http) look: bool,
+    pub(in crate::http) over: Over,
+    pub(in crate::http) cost: u64,
+}
+
+impl Combined {
+    /// The first member that another one excludes, and why.
+    pub(in crate::http) fn fault(&self) -> Option<(&'static str, &'static str)> {
+        let is_drain = self.over == Over::Drain;
+        match self {
+            Self { id: None, id_life: Some(_), .. } => Some(("id_ttl_ms", "needs an `id`, whose record it bounds")),
+            Self { id: None, repeated: true, .. } => Some(("repeated", "needs the `id` that was sent before")),
+            Self { look: true, id: Some(_), .. } => Some(("look", "charges nothing, so it needs no `id`: omit one")),
+            Self { look: true, cost: 0, .. } => Some(("look", "needs a cost from 1 on: a cost of 0 is never denied")),
+            Self { look: true, .. } if is_drain => Some(("look", "charges nothing, and a drain always does: omit one")),
+            _ => None,
+        }
+    }
+
+    pub(in crate::http) fn id(&self) -> Option<Id> {
+        let Self { id_life, repeated, .. } = *self;
+        self.id.clone().map(|name| Id { name, life: id_life, repeated })
     }
 }
 

@@ -12,7 +12,9 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::explain::{self, Item};
-use super::fields::{self, DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key, meta};
+use super::fields::{
+    self, Combined, DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key, id_life, meta,
+};
 use super::quotas;
 use crate::engine::{Check, Door, Over, OwnQuotas, QuotaSpec};
 use crate::http::problem::Problem;
@@ -46,7 +48,7 @@ pub(in crate::http) fn batch(body: &[u8]) -> Option<Vec<Item>> {
 pub(in crate::http) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
     let fits = |batch: &BatchMembers<'_>| {
         let few = batch.checks.len() <= MAX_ALL && batch.are_in_range();
-        few && batch.checks.iter().all(|check| check.0.id.is_none() && check.0.over.is_none())
+        few && batch.checks.iter().all(|check| check.0.id.is_none() && check.0.over.is_none() && !check.0.look)
     };
     match serde_json::from_slice::<Object<BatchMembers<'_>>>(body) {
         Ok(Object(batch)) if fits(&batch) => Ok(batch.checks.into_iter().map(|check| check.0.into()).collect()),
@@ -73,6 +75,12 @@ struct Members<'a> {
     id: Option<String>,
     #[serde(default, deserialize_with = "over")]
     over: Option<Over>,
+    /// Of the id, ms.
+    id_ttl_ms: Option<u64>,
+    #[serde(default)]
+    repeated: bool,
+    #[serde(default)]
+    look: bool,
 }
 
 fn written<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
@@ -98,15 +106,30 @@ impl Members<'_> {
             && self.cost <= MAX_UNITS
             && self.meta.len() <= MAX_META_BYTES
             && self.id.as_deref().is_none_or(|id| check_id(id).is_ok())
+            && self.id_ttl_ms.is_none_or(|ttl_ms| id_life(ttl_ms).is_ok())
+            && (self.is_common() || self.combined().fault().is_none())
+    }
+
+    /// Whether no member is there that another one excludes.
+    fn is_common(&self) -> bool {
+        self.id_ttl_ms.is_none() && !self.repeated && !self.look
+    }
+
+    fn combined(&self) -> Combined {
+        let Self { id, repeated, look, over, cost, .. } = self;
+        let id_life = self.id_ttl_ms.and_then(|ttl_ms| id_life(ttl_ms).ok());
+        let (id, over) = (id.as_deref().map(Into::into), over.unwrap_or_default());
+        Combined { id, id_life, repeated: *repeated, look: *look, over, cost: *cost }
     }
 }
 
 impl From<Members<'_>> for Check {
     fn from(members: Members<'_>) -> Self {
-        let Members { policy, key, cost, meta: who, id, over, quotas } = members;
-        let (policy, key, id) = (policy.into_owned(), key.into(), id.map(Into::into));
+        let id = members.id.is_some().then(|| members.combined().id()).flatten();
+        let Members { policy, key, cost, meta: who, over, quotas, look, .. } = members;
+        let (policy, key) = (policy.into_owned(), key.into());
         let (over, quotas) = (over.unwrap_or_default(), quotas.map(OwnQuotas::Written));
-        Self { policy, key, cost, meta: meta(&who), id, over, quotas, door: Door::Http, within: None }
+        Self { policy, key, cost, meta: meta(&who), id, over, look, quotas, door: Door::Http, within: None }
     }
 }
 
@@ -163,5 +186,19 @@ mod tests {
         let (fast, slow) = (check(body).unwrap(), explain::check(body).unwrap());
         assert_eq!((fast.policy, fast.key, fast.cost), (slow.policy, slow.key, slow.cost));
         assert_eq!((fast.meta, fast.id, fast.over), (slow.meta, slow.id, slow.over));
+    }
+
+    #[test]
+    fn both_readers_agree_on_ids_that_serve_retries_and_on_looks() {
+        for body in [
+            r#"{"key": "k", "id": "a", "id_ttl_ms": 1000}"#,
+            r#"{"key": "k", "id": "a", "id_ttl_ms": 86400000, "repeated": true}"#,
+            r#"{"key": "k", "id": "a", "repeated": true}"#,
+            r#"{"key": "k", "repeated": false, "look": false}"#,
+            r#"{"key": "k", "look": true, "cost": 7}"#,
+        ] {
+            let (fast, slow) = (check(body.as_bytes()).unwrap(), explain::check(body.as_bytes()).unwrap());
+            assert_eq!((fast.id, fast.look, fast.cost), (slow.id, slow.look, slow.cost), "{body}");
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::store::Meta;
 use crate::store::Taken;
-use crate::store::work::{Charged, Done, Work, longest_life, record_life};
+use crate::store::work::{Charged, Done, Work, longest_life};
 
 /// A key's state for each charged quota. Nearly always that is one, without notes.
 #[derive(Debug, Default)]
@@ -38,6 +38,8 @@ struct Notes {
 pub(super) struct Id<'a> {
     pub(super) print: Fingerprint,
     pub(super) quotas: &'a SharedQuotas,
+    /// How long a new record is kept, us.
+    pub(super) life: Micros,
 }
 
 mod reading;
@@ -156,7 +158,7 @@ impl KeyState {
         let (Some(receipt), Some(verdict)) = (receipt, taken.ruling.verdicts.first()) else {
             return Done::Taken(taken);
         };
-        let record = Record::new(verdict, &receipt, id.quotas.of(&policy.quotas), record_life(policy));
+        let record = Record::new(verdict, &receipt, id.quotas.of(&policy.quotas), id.life);
         let verdict = record.verdict();
         self.notes.get_or_insert_default().records.insert(id.print, record);
         Done::Charged(Box::new(Charged { policy: policy.clone(), verdict, replayed: false, refunded: false }))
@@ -319,7 +321,7 @@ mod tests {
         let quota = Quota { name: "1h".into(), limit: NonZeroU64::MIN, window: 3_600_000_000, rule: Rule::default() };
         let policy = Arc::new(Policy::new("p", Algorithm::SlidingWindow, vec![quota], Duration::from_secs(1)));
         let (mut state, quotas) = (KeyState::default(), SharedQuotas::default());
-        let id = Id { print: Fingerprinter::default().fingerprint("p", "once"), quotas: &quotas };
+        let id = Id { print: Fingerprinter::default().fingerprint("p", "once"), quotas: &quotas, life: 300_000_000 };
         let work = Work::Once { id: "once".into(), cost: 1, over: Over::Deny };
         assert!(matches!(state.run(&policy, &work, Some(id), &[], 1_000_000), Done::Charged(_)));
         assert_eq!((state.records(), Arc::strong_count(&policy)), (1, 1));

@@ -17,7 +17,7 @@ use crate::limit::policy::{Algorithm, Durability, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::receipt::{LeaseReceipt, Parts, Receipt};
 use crate::limit::time::millis_up;
-use crate::store::work::{Charged, Done, Over, Work, longest_life, record_life};
+use crate::store::work::{Charged, Done, Over, Work, longest_life};
 
 /// The number of values in a record before its quotas, and for each quota.
 const RECORD: (usize, usize) = (3, 8);
@@ -31,7 +31,7 @@ pub fn keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
     };
     match call.work {
         Work::Take(_) | Work::Look(_) | Work::Drain(_) | Work::ReadLog(_) | Work::ReadTicks { .. } => SmallVec::new(),
-        Work::Once { id, .. } => smallvec![record(id)],
+        Work::Once { id, .. } => smallvec![record(&id.name)],
         Work::RefundOnce(id) => smallvec![record(id), reset()],
         Work::Reserve { .. } | Work::Lease { .. } | Work::GiveBack(_) | Work::Return(_) => smallvec![reset()],
         Work::Refund(_) | Work::Reset => smallvec![reset()],
@@ -47,12 +47,12 @@ pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
     match call.work {
         Work::Take(_) | Work::Look(_) | Work::Drain(_) | Work::ReadLog(_) | Work::ReadTicks { .. } => {}
         Work::Reserve { hold, .. } | Work::Lease { hold, .. } => _ = cmd.arg(*hold),
-        Work::Once { .. } => {
+        Work::Once { id, .. } => {
             for quota in quotas {
                 cmd.arg(recorded(quota)).arg(&quota.name).arg(quota.limit.get()).arg(quota.window);
             }
             let is_durable = call.policy.options.durability == Durability::Replica;
-            cmd.arg(4 * quotas.len()).arg(millis_up(record_life(call.policy))).arg(u8::from(is_durable));
+            cmd.arg(4 * quotas.len()).arg(millis_up(id.record_life(call.policy))).arg(u8::from(is_durable));
         }
         Work::GiveBack(receipt) => _ = give_back(receipt, cmd).arg("charge"),
         Work::Return(lease) => {

@@ -87,11 +87,11 @@ impl History<'_> {
             1 | 2 => {
                 let id: Arc<str> = self.ids.len().to_string().into();
                 self.ids.push((id.clone(), cost, over));
-                Work::Once { id, cost, over }
+                Work::Once { id: id.into(), cost, over }
             }
             3 if !self.ids.is_empty() => {
                 let (id, cost, over) = self.dice.one_of(&self.ids).clone();
-                Work::Once { id, cost, over }
+                Work::Once { id: id.into(), cost, over }
             }
             4 if !self.ids.is_empty() => Work::RefundOnce(self.dice.one_of(&self.ids).0.clone()),
             5 if !self.reserved.is_empty() => {
@@ -129,7 +129,7 @@ impl History<'_> {
                 self.seen.refunds += u64::from(given > 0);
                 self.judge.refund(step, self.instant(), cost, given);
             }
-            (Work::Once { id, .. }, Done::Charged(charged)) if !charged.replayed => _ = self.charged.insert(id, step),
+            (Work::Once { id, .. }, Done::Charged(charged)) if !charged.replayed => _ = self.charged.insert(id.name, step),
             (_, Done::Reserved(_, Some(receipt))) => self.reserved.push((receipt, self.now, step)),
             _ => {}
         }
