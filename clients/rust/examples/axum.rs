@@ -17,7 +17,7 @@ use axum::http::request::Parts;
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::get;
-use tollgate_client::{Client, LimitLayer, Options};
+use tollgate_limiter::{Client, LimitLayer, Options};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

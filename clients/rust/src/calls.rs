@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use crate::connections::{Call, Failure, Reply};
 use crate::decision::{AllAnswer, Decision, RefundAnswer, Usage};
 use crate::error::{Error, Problem};
 use crate::node::Node;
+use crate::warnings::Warnings;
 
 /// The longest body that a node reads. It closes the connection of a longer one before the end.
 const MAX_BODY: usize = 1 << 20;
@@ -18,23 +20,30 @@ const MAX_BODY: usize = 1 << 20;
 /// The calls of the API.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<Arc<Node>>,
     pub deadline: Duration,
-    /// Whether a call may go to a second node.
+    /// Whether a call may be sent twice.
     pub repeats: bool,
+    pub warnings: Arc<Warnings>,
 }
 
 impl Calls {
     pub async fn check(&self, check: &Check) -> Result<Decision, Error> {
-        self.post("/v1/check", check, check.is_repeatable(), check.traceparent.as_deref()).await
+        let traceparent = check.traceparent.as_deref();
+        let again = check.is_retry_safe().then(|| body_of(&check.again())).transpose()?;
+        let call = Call { again, ..self.post("/v1/check", check, traceparent)? };
+        answer_of(&self.ask(&call).await?.body)
     }
 
     /// Decides checks, each for itself. There is a result for each.
     pub async fn batch(&self, checks: &[&Check]) -> Result<Vec<Result<Decision, Box<Problem>>>, Error> {
-        let is_repeatable = checks.iter().all(|check| check.is_repeatable());
-        let reply = self
-            .post_for_reply("/v1/check/batch", &Checks { checks }, is_repeatable, traceparent(checks))
-            .await?;
+        let again = checks.iter().any(|check| check.is_retry_safe()).then(|| {
+            let again: Vec<Check> = checks.iter().map(|check| check.again()).collect();
+            body_of(&Checks { checks: &again.iter().collect::<Vec<_>>() })
+        });
+        let again = again.transpose()?;
+        let call = Call { again, ..self.post("/v1/check/batch", &Checks { checks }, traceparent(checks))? };
+        let reply = self.ask(&call).await?;
         let results = results_of(&reply.body)?;
         if results.len() != checks.len() {
             return Err(Error::unavailable(format!("{} results for {} checks", results.len(), checks.len())));
@@ -42,14 +51,17 @@ impl Calls {
         Ok(results)
     }
 
-    /// Charges all checks or none. They have no ids, so it never repeats the call.
+    /// Charges all checks or none. A second call might charge them twice.
     pub async fn all(&self, checks: &[&Check]) -> Result<AllAnswer, Error> {
-        self.post("/v1/check/all", &Checks { checks }, false, traceparent(checks)).await
+        let call = self.post("/v1/check/all", &Checks { checks }, traceparent(checks))?;
+        answer_of(&self.ask(&Call { is_repeatable: false, ..call }).await?.body)
     }
 
     /// Repeats a refund by id only: a second one gives back nothing.
     pub async fn refund(&self, refund: &Refund) -> Result<RefundAnswer, Error> {
-        self.post("/v1/refund", refund, refund.id.is_some(), None).await
+        let call = self.post("/v1/refund", refund, None)?;
+        let is_repeatable = call.is_repeatable && refund.id.is_some();
+        answer_of(&self.ask(&Call { is_repeatable, ..call }).await?.body)
     }
 
     pub async fn usage(&self, check: &Check) -> Result<Usage, Error> {
@@ -64,7 +76,8 @@ impl Calls {
             target.push_str(&cost.to_string());
         }
         let traceparent = check.traceparent.as_deref();
-        let call = Call { method: Method::GET, target: &target, body: None, traceparent, is_repeatable: true };
+        let method = Method::GET;
+        let call = Call { method, target: &target, body: None, again: None, traceparent, is_repeatable: true };
         answer_of(&self.ask(&call).await?.body)
     }
 
@@ -73,46 +86,35 @@ impl Calls {
         clock::now() + self.deadline
     }
 
-    async fn post<T: DeserializeOwned>(
+    fn post<'a>(
         &self,
-        target: &str,
+        target: &'a str,
         body: &impl Serialize,
-        is_repeatable: bool,
-        traceparent: Option<&str>,
-    ) -> Result<T, Error> {
-        answer_of(&self.post_for_reply(target, body, is_repeatable, traceparent).await?.body)
-    }
-
-    async fn post_for_reply(
-        &self,
-        target: &str,
-        body: &impl Serialize,
-        is_repeatable: bool,
-        traceparent: Option<&str>,
-    ) -> Result<Reply, Error> {
-        let body = Bytes::from(serde_json::to_vec(body).map_err(Error::unavailable)?);
-        if body.len() > MAX_BODY {
-            return Err(Error::Problem(Box::new(Problem::too_large())));
-        }
-        let is_repeatable = is_repeatable && self.repeats;
-        let call = Call { method: Method::POST, target, body: Some(body), traceparent, is_repeatable };
-        self.ask(&call).await
+        traceparent: Option<&'a str>,
+    ) -> Result<Call<'a>, Error> {
+        let (method, body) = (Method::POST, Some(body_of(body)?));
+        Ok(Call { method, target, body, again: None, traceparent, is_repeatable: self.repeats })
     }
 
     /// Calls the nodes in order until one answers. It never repeats a call that a node answered.
     async fn ask(&self, call: &Call<'_>) -> Result<Reply, Error> {
         let (until, nodes) = (self.until(), &self.nodes);
-        let mut last = None;
+        let (mut last, mut again) = (None, false);
         for (place, node) in nodes.iter().enumerate() {
             if !node.admit(clock::now()) {
                 continue;
             }
-            let failure = match node.ask(share(until, &nodes[place + 1..], call), call).await {
+            let (began, share) = (clock::now(), share(until, &nodes[place + 1..], call));
+            let failure = match node.ask(share, call, again).await {
                 Ok(reply) if reply.status == StatusCode::OK => return Ok(reply),
                 Ok(reply) => return Err(Error::Problem(Box::new(Problem::of(reply.status, &reply.body)))),
                 Err(failure) => failure,
             };
-            let is_final = !call.is_repeatable && !matches!(failure, Failure::NotSent(_));
+            if matches!(failure, Failure::Deadline) {
+                self.suspect(node.clone(), share.saturating_duration_since(began));
+            }
+            again = again || !matches!(failure, Failure::NotSent(_));
+            let is_final = again && !call.is_repeatable;
             last = Some(failure);
             if is_final || clock::now() >= until {
                 break;
@@ -123,6 +125,26 @@ impl Calls {
             None => Error::unavailable("every node failed less than 500 ms ago"),
         })
     }
+}
+
+impl Calls {
+    /// A silent node may only have waited for its store.
+    fn suspect(&self, node: Arc<Node>, waited: Duration) {
+        let warnings = self.warnings.clone();
+        tokio::spawn(async move {
+            if let Some(timeout) = node.timeout().await {
+                warnings.about_timeout(waited, timeout);
+            }
+        });
+    }
+}
+
+fn body_of(content: &impl Serialize) -> Result<Bytes, Error> {
+    let body = serde_json::to_vec(content).map_err(Error::unavailable)?;
+    if body.len() > MAX_BODY {
+        return Err(Error::Problem(Box::new(Problem::too_large())));
+    }
+    Ok(body.into())
 }
 
 #[derive(Serialize)]
@@ -137,7 +159,7 @@ fn traceparent<'a>(checks: &[&'a Check]) -> Option<&'a str> {
 
 /// Ends an attempt so that each node that may follow has an equal part of the time. A call that
 /// must not be repeated has no use for the next node.
-fn share(until: Instant, rest: &[Node], call: &Call<'_>) -> Instant {
+fn share(until: Instant, rest: &[Arc<Node>], call: &Call<'_>) -> Instant {
     let now = clock::now();
     let others = rest.iter().filter(|node| !node.is_avoided(now)).count();
     match u32::try_from(others) {

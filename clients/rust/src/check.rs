@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use serde::Serialize;
 
 use crate::ids::hexadecimal;
@@ -17,7 +19,7 @@ pub enum Over {
 /// Asks whether a key may spend a cost under a policy.
 ///
 /// ```
-/// # use tollgate_client::Check;
+/// # use tollgate_limiter::Check;
 /// let check = Check::new("user-42").policy("sms").cost(3);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -31,10 +33,20 @@ pub struct Check {
     meta: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id_ttl_ms: Option<u64>,
+    /// Whether an earlier call had the id.
+    #[serde(skip_serializing_if = "is_false")]
+    repeated: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    quotas: Vec<QuotaSpec>,
+    pub(crate) quotas: Vec<QuotaSpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
     over: Option<Over>,
+    #[serde(skip_serializing_if = "is_false")]
+    look: bool,
+    /// Whether the client makes an id.
+    #[serde(skip)]
+    pub(crate) once: bool,
     #[serde(skip)]
     pub(crate) traceparent: Option<String>,
 }
@@ -48,8 +60,12 @@ impl Check {
             cost: None,
             meta: None,
             id: None,
+            id_ttl_ms: None,
+            repeated: false,
             quotas: Vec::new(),
             over: None,
+            look: false,
+            once: false,
             traceparent: None,
         }
     }
@@ -61,7 +77,7 @@ impl Check {
         self
     }
 
-    /// Units to charge, up to 10^15. The default is 1. Cost 0 looks and charges nothing.
+    /// Units to charge, up to 10^15. The default is 1. Cost 0 charges nothing, and is never denied.
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
         self.cost = Some(units);
@@ -75,11 +91,28 @@ impl Check {
         self
     }
 
-    /// An id of up to 64 bytes, which makes a repetition safe. By default the client sets a random
-    /// one.
+    /// An id of up to 64 bytes. The node keeps it for the longest window of the policy, and charges
+    /// it once. Such a check always asks the store. For retries of the client, use
+    /// [`Check::once`].
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into());
+        self
+    }
+
+    /// Whether the client makes an id, so that its own retry charges nothing twice. The node keeps
+    /// the id for the deadline and ten seconds more.
+    #[must_use]
+    pub fn once(mut self, once: bool) -> Self {
+        self.once = once;
+        self
+    }
+
+    /// Whether to decide only, and charge nothing. The decision is that for the cost: a denial if it
+    /// does not fit now.
+    #[must_use]
+    pub fn look(mut self, look: bool) -> Self {
+        self.look = look;
         self
     }
 
@@ -107,23 +140,60 @@ impl Check {
 
     /// Whether the check may change a counter.
     pub(crate) fn charges(&self) -> bool {
-        self.cost != Some(0)
+        self.cost != Some(0) && !self.look
     }
 
-    /// Whether a second call cannot charge twice.
-    pub(crate) fn is_repeatable(&self) -> bool {
-        self.id.is_some() || !self.charges()
+    pub(crate) fn units(&self) -> u64 {
+        self.cost.unwrap_or(1)
+    }
+
+    /// Gives the check an id that serves retries only, for `life`.
+    pub(crate) fn set_id(&mut self, id: String, life: Duration) {
+        self.id = Some(id);
+        self.id_ttl_ms = Some(u64::try_from(life.as_millis()).unwrap_or(u64::MAX).clamp(1000, 86_400_000));
+    }
+
+    /// Whether its repetition differs, since the node has to look for its record.
+    pub(crate) fn is_retry_safe(&self) -> bool {
+        self.id_ttl_ms.is_some()
+    }
+
+    /// The same check, sent again.
+    pub(crate) fn again(&self) -> Self {
+        Self { repeated: self.is_retry_safe(), ..self.clone() }
+    }
+
+    /// The charge of units that are known after this check.
+    pub(crate) fn after(&self, units: u64) -> Self {
+        let (cost, over) = (Some(units), Some(Over::Drain));
+        Self { cost, over, look: false, id: None, id_ttl_ms: None, ..self.clone() }
+    }
+
+    /// The refund of this check's charge, if it has an id.
+    pub(crate) fn refund(&self) -> Option<Refund> {
+        let refund = Refund::by_id(&*self.key, self.id.as_deref()?);
+        Some(Refund { policy: self.policy.clone(), ..refund })
+    }
+
+    /// Whether a known denial of its key may answer it. An id of the caller may have a record.
+    pub(crate) fn is_deniable(&self) -> bool {
+        self.units() > 0 && self.over != Some(Over::Drain) && (self.id.is_none() || self.is_retry_safe())
     }
 
     /// The most bytes that the check has in JSON.
     pub(crate) fn bytes(&self) -> usize {
-        const MEMBERS: usize = 128;
+        const MEMBERS: usize = 192;
         const ESCAPED: usize = 6;
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let texts = text(&self.policy) + self.key.len() + text(&self.meta) + text(&self.id);
         let quotas: usize = self.quotas.iter().map(|quota| MEMBERS + ESCAPED * quota.bytes()).sum();
         MEMBERS + ESCAPED * texts + quotas
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// A quota that a check brings.
@@ -168,8 +238,8 @@ impl QuotaSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Refund {
     #[serde(skip_serializing_if = "Option::is_none")]
-    policy: Option<String>,
-    key: String,
+    pub(crate) policy: Option<String>,
+    pub(crate) key: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -194,6 +264,9 @@ impl Refund {
         self
     }
 }
+
+/// The policy of a check that names none.
+pub(crate) const DEFAULT_POLICY: &str = "default";
 
 const MAX_KEY: usize = 1024;
 

@@ -1,16 +1,23 @@
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::calls::Calls;
 use crate::check::{Check, Refund};
+use crate::clock;
 use crate::coalesce::Coalescer;
 use crate::decision::{AllAnswer, Decision, RefundAnswer, Usage};
+use crate::denials::{Denials, Known};
 use crate::error::{Error, Problem};
 use crate::ids::Ids;
 use crate::node::Node;
 use crate::options::{InvalidOptions, Options};
+use crate::warnings::Warnings;
+
+/// The life of an id beyond the deadline, for a node that reads the call late.
+const MORE_LIFE: Duration = Duration::from_secs(10);
 
 /// The most charges after responses that wait at a time.
 const MAX_PENDING: u32 = 100_000;
@@ -25,8 +32,8 @@ pub struct Client {
 
 struct Shared {
     calls: Arc<Calls>,
-    /// Absent if the client never repeats a call.
-    ids: Option<Ids>,
+    ids: Ids,
+    denials: Denials,
     coalescer: Option<Arc<Coalescer>>,
     /// Has a permit for each charge that may follow a response.
     pending: Semaphore,
@@ -41,11 +48,13 @@ impl Client {
         let addresses = options.addresses()?;
         let authorization = options.authorization()?;
         let tls = options.tls(&addresses)?;
-        let node = |address| Node::new(address, authorization.clone(), tls.clone());
+        let node = |address| Arc::new(Node::new(address, authorization.clone(), tls.clone()));
         let nodes = addresses.into_iter().map(node).collect();
-        let calls = Arc::new(Calls { nodes, deadline: options.deadline, repeats: options.retry });
+        let (deadline, warnings) = (options.longest(), Arc::default());
+        let calls = Arc::new(Calls { nodes, deadline, repeats: options.retry, warnings });
         let shared = Shared {
-            ids: options.retry.then(Ids::new).transpose()?,
+            ids: Ids::new()?,
+            denials: Denials::new(options.denial_cache),
             coalescer: options.coalesce.then(|| Arc::new(Coalescer::new(calls.clone()))),
             calls,
             pending: Semaphore::new(MAX_PENDING as usize),
@@ -60,10 +69,25 @@ impl Client {
     /// # Errors
     /// [`Error::Problem`] if a node rejects the check, [`Error::Unavailable`] if none answers.
     pub async fn check(&self, mut check: Check) -> Result<Decision, Error> {
+        let Shared { calls, coalescer, denials, .. } = &*self.shared;
+        let sent = clock::now();
         self.identify(&mut check);
-        match &self.shared.coalescer {
-            Some(coalescer) => coalescer.check(check).await,
-            None => self.shared.calls.check(&check).await,
+        let known = denials.of(&check, sent);
+        if let Some(Known { decision, is_fresh: true }) = known {
+            return Ok(decision);
+        }
+        let answer = match coalescer {
+            Some(coalescer) => coalescer.check(check.clone()).await,
+            None => calls.check(&check).await,
+        };
+        match &answer {
+            Ok(decision) => denials.learn(&check, decision, sent),
+            Err(error) => calls.warnings.about(error),
+        }
+        match (answer, known) {
+            // No node knows better, so the offender stays denied.
+            (Err(Error::Unavailable(_)), Some(known)) => Ok(known.decision),
+            (answer, _) => answer,
         }
     }
 
@@ -77,11 +101,39 @@ impl Client {
     ) -> Result<Vec<Result<Decision, Box<Problem>>>, Error> {
         let mut checks: Vec<Check> = checks.into_iter().collect();
         checks.iter_mut().for_each(|check| self.identify(check));
-        self.shared.calls.batch(&checks.iter().collect::<Vec<_>>()).await
+        let Shared { calls, denials, .. } = &*self.shared;
+        let sent = clock::now();
+        let known: Vec<Option<Known>> = checks.iter().map(|check| denials.of(check, sent)).collect();
+        // Denials that need no call do not travel.
+        let is_open = |known: &Option<Known>| known.as_ref().is_none_or(|known| !known.is_fresh);
+        let open: Vec<&Check> =
+            checks.iter().zip(&known).filter(|(_, known)| is_open(known)).map(|(check, _)| check).collect();
+        let answered = if open.is_empty() { Ok(Vec::new()) } else { calls.batch(&open).await };
+        let answers = match answered {
+            Ok(answers) => answers,
+            Err(Error::Unavailable(_)) if known.iter().all(Option::is_some) => Vec::new(),
+            Err(error) => {
+                calls.warnings.about(&error);
+                return Err(error);
+            }
+        };
+        for (check, answer) in open.iter().zip(&answers) {
+            match answer {
+                Ok(decision) => denials.learn(check, decision, sent),
+                Err(problem) => calls.warnings.about_problem(problem),
+            }
+        }
+        let mut answers = answers.into_iter();
+        let results = known.into_iter().map(|known| match known {
+            Some(Known { decision, is_fresh: true }) => Some(Ok(decision)),
+            // Without a node, a denial that is not fresh still counts.
+            known => answers.next().or_else(|| known.map(|known| Ok(known.decision))),
+        });
+        results.collect::<Option<_>>().ok_or_else(|| Error::unavailable("the answer has too few results"))
     }
 
-    /// Charges up to 16 checks together, or none of them. The checks have no ids, and so the client
-    /// never repeats the call.
+    /// Charges up to 16 checks together, or none of them. The client never repeats this call, since
+    /// its checks have no ids.
     ///
     /// # Errors
     /// A node rejects a check, or none answers.
@@ -95,7 +147,11 @@ impl Client {
     /// # Errors
     /// A node rejects the refund, or none answers.
     pub async fn refund(&self, refund: Refund) -> Result<RefundAnswer, Error> {
-        self.shared.calls.refund(&refund).await
+        self.shared.denials.forget(refund.policy.as_deref(), &refund.key);
+        let answer = self.shared.calls.refund(&refund).await;
+        // A check that came between may have learned the denial again.
+        self.shared.denials.forget(refund.policy.as_deref(), &refund.key);
+        answer
     }
 
     /// Returns the counts of the check's policy and key, and the decision that the check would get.
@@ -112,7 +168,7 @@ impl Client {
     pub async fn close(&self) {
         // The semaphore is never closed.
         let _all = self.shared.pending.acquire_many(MAX_PENDING).await;
-        self.shared.calls.nodes.iter().for_each(Node::close_idle);
+        self.shared.calls.nodes.iter().for_each(|node| node.close_idle());
     }
 
     /// A place among the charges that [`Client::close`] waits for.
@@ -120,13 +176,19 @@ impl Client {
         self.shared.pending.try_acquire().ok()
     }
 
-    /// Gives the check an id, so that the client may repeat it.
+    pub(crate) fn warnings(&self) -> &Warnings {
+        &self.shared.calls.warnings
+    }
+
+    /// Gives the check an id that serves retries only, for `life`.
+    pub(crate) fn set_id(&self, check: &mut Check, life: Duration) {
+        check.set_id(self.shared.ids.next(), life);
+    }
+
+    /// Gives a check an id if its caller wants it to be charged once.
     fn identify(&self, check: &mut Check) {
-        if let Some(ids) = &self.shared.ids
-            && check.id.is_none()
-            && check.charges()
-        {
-            check.id = Some(ids.next());
+        if check.once && check.id.is_none() && check.charges() {
+            self.set_id(check, self.shared.calls.deadline + MORE_LIFE);
         }
     }
 }

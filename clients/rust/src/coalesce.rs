@@ -8,11 +8,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
-use tokio::time::timeout_at;
 
 use crate::calls::Calls;
 use crate::check::Check;
-use crate::connections::Failure;
 use crate::decision::Decision;
 use crate::detached::Detached;
 use crate::error::Error;
@@ -58,7 +56,6 @@ impl Coalescer {
     }
 
     pub async fn check(self: &Arc<Self>, check: Check) -> Result<Decision, Error> {
-        let until = self.calls.until();
         if let Some(_call) = self.begin_alone() {
             return self.calls.check(&check).await;
         }
@@ -69,11 +66,8 @@ impl Coalescer {
             Role::Leader => Detached::new(lead(self.clone())).await,
             Role::Sender(batch) => Detached::new(send(self.clone(), batch)).await,
         }
-        match timeout_at(until.into(), receiver).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(Error::unavailable("the runtime of the call has ended")),
-            Err(_) => Err(Error::unavailable(Failure::Deadline)),
-        }
+        // The call has the deadline. A timer of each check would end it before the call ends.
+        receiver.await.unwrap_or_else(|_| Err(Error::unavailable("the runtime of the call has ended")))
     }
 
     /// Begins a call if no other is in flight.

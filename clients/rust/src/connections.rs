@@ -21,11 +21,12 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-use tokio::time::{Sleep, sleep_until, timeout_at};
+use tokio::time::timeout_at;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::clock;
 use crate::options::Address;
+use crate::patience::{Patience, within};
 use crate::rounds::Rounds;
 use crate::tls::Tls;
 
@@ -47,9 +48,11 @@ pub(crate) struct Call<'a> {
     /// Path and query.
     pub target: &'a str,
     pub body: Option<Bytes>,
+    /// The body of a repetition, if it differs.
+    pub again: Option<Bytes>,
     /// A valid trace context of the caller.
     pub traceparent: Option<&'a str>,
-    /// Whether a second call cannot charge twice.
+    /// Whether it may be sent twice.
     pub is_repeatable: bool,
 }
 
@@ -85,8 +88,8 @@ pub(crate) struct Connections {
 struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
     driver: http1::Connection<TokioIo<Box<dyn Stream>>, Full<Bytes>>,
-    /// Ends a call at its deadline. A timer that only moves on costs a fraction of a new one.
-    deadline: Pin<Box<Sleep>>,
+    /// Ends a call at its deadline.
+    deadline: Patience,
     rounds: Rounds,
     since: Instant,
 }
@@ -107,8 +110,9 @@ impl Connections {
         Self { address, headers, tls, places: Semaphore::new(MAX_CONNECTIONS), idle: Mutex::default() }
     }
 
-    pub async fn exchange(&self, until: Instant, call: &Call<'_>) -> Result<Reply, Failure> {
-        let request = self.request(call).map_err(|cause| Failure::NotSent(cause.into()))?;
+    /// Sends the call. `again` says that a node may have received it before.
+    pub async fn exchange(&self, until: Instant, call: &Call<'_>, again: bool) -> Result<Reply, Failure> {
+        let request = self.request(call, again).map_err(|cause| Failure::NotSent(cause.into()))?;
         let _place = match self.places.try_acquire() {
             Ok(place) => Some(place),
             // The semaphore is never closed.
@@ -116,10 +120,7 @@ impl Connections {
         };
         let mut connection = match self.take(call).await {
             Some(connection) => connection,
-            None => timeout_at(until.into(), self.connect())
-                .await
-                .map_err(|_| Failure::Deadline)?
-                .map_err(Failure::NotSent)?,
+            None => within(until, self.connect()).await.ok_or(Failure::Deadline)?.map_err(Failure::NotSent)?,
         };
         let reply = connection.send(request, until).await?;
         if connection.is_open() {
@@ -128,12 +129,13 @@ impl Connections {
         Ok(reply)
     }
 
-    fn request(&self, call: &Call<'_>) -> http::Result<Request<Full<Bytes>>> {
+    fn request(&self, call: &Call<'_>, again: bool) -> http::Result<Request<Full<Bytes>>> {
         let target = match self.address.path.as_str() {
             "" => Uri::try_from(call.target)?,
             path => Uri::try_from(format!("{path}{}", call.target))?,
         };
-        let mut request = Request::new(Full::new(call.body.clone().unwrap_or_default()));
+        let body = call.again.as_ref().filter(|_| again).or(call.body.as_ref());
+        let mut request = Request::new(Full::new(body.cloned().unwrap_or_default()));
         *request.method_mut() = call.method.clone();
         *request.uri_mut() = target;
         *request.headers_mut() = self.headers.clone();
@@ -186,8 +188,7 @@ impl Connections {
         };
         let (sender, driver) = http1::handshake(TokioIo::new(stream)).await?;
         let since = clock::now();
-        let deadline = Box::pin(sleep_until(since.into()));
-        Ok(Connection { sender, driver, deadline, rounds: Rounds::new(), since })
+        Ok(Connection { sender, driver, deadline: Patience::new(since), rounds: Rounds::new(), since })
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
@@ -198,7 +199,7 @@ impl Connections {
 impl Connection {
     async fn send(&mut self, request: Request<Full<Bytes>>, until: Instant) -> Result<Reply, Failure> {
         let Self { sender, driver, deadline, rounds, .. } = self;
-        deadline.as_mut().reset(until.into());
+        deadline.reset(until);
         let mut exchange = pin!(async {
             let (head, body) = sender.send_request(request).await?.into_parts();
             let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
@@ -212,7 +213,7 @@ impl Connection {
                 Poll::Pending if is_over => {
                     Poll::Ready(Err(Failure::Broken(io::Error::from(io::ErrorKind::UnexpectedEof).into())))
                 }
-                Poll::Pending => deadline.as_mut().poll(context).map(|()| Err(Failure::Deadline)),
+                Poll::Pending => deadline.poll_end(context).map(|()| Err(Failure::Deadline)),
             }
         };
         poll_fn(|context| rounds.poll(context, &mut round)).await

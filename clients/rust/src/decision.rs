@@ -15,6 +15,10 @@ pub enum Source {
     Fallback,
     /// A deny list or an allow list.
     List,
+    /// Units that the node had bought before.
+    Lease,
+    /// A denial of a node that this client remembers.
+    Client,
     /// A value of a newer node.
     #[serde(untagged)]
     Other(String),
@@ -39,6 +43,8 @@ pub enum Reason {
     AllowListed,
     /// A deny list has the key.
     DenyListed,
+    /// The charge of this id was given back: a new attempt needs a new id.
+    Refunded,
     /// A value of a newer node.
     #[serde(untagged)]
     Other(String),

@@ -1,3 +1,4 @@
+use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde::Serialize;
@@ -8,6 +9,11 @@ use crate::decision::{Decision, Reason};
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 const DENY_LISTED: &str = "urn:tollgate:problem:deny-listed";
+const INVALID_REQUEST: &str = "urn:tollgate:problem:invalid-request";
+
+// The titles of the first two in their registry.
+const QUOTA_TITLE: &str = "Request cannot be satisfied as assigned quota has been exceeded";
+const CAPACITY_TITLE: &str = "Request cannot be satisfied due to temporary server capacity constraints";
 
 /// The problem document (RFC 9457) of a request that a layer ends.
 #[derive(Serialize)]
@@ -17,7 +23,6 @@ pub(crate) struct Document<'a> {
     title: &'static str,
     #[serde(serialize_with = "as_number")]
     status: StatusCode,
-    detail: &'static str,
     #[serde(rename = "violated-policies", skip_serializing_if = "Option::is_none")]
     violated: Option<[&'a str; 1]>,
     /// An inner absence is `null`: the cost never fits.
@@ -26,13 +31,12 @@ pub(crate) struct Document<'a> {
 }
 
 pub(crate) fn bad_request() -> Document<'static> {
-    let detail = "The request has no valid key or cost.";
-    Document::new(StatusCode::BAD_REQUEST, "about:blank", "Bad Request", detail)
+    Document::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, "The rate limiter cannot count this request")
 }
 
 pub(crate) fn no_decision() -> Document<'static> {
-    let detail = "No rate limit decision is available. Try again later.";
-    Document::new(StatusCode::SERVICE_UNAVAILABLE, REDUCED_CAPACITY, "Temporary reduced capacity", detail)
+    let document = Document::new(StatusCode::SERVICE_UNAVAILABLE, REDUCED_CAPACITY, CAPACITY_TITLE);
+    Document { retry_after_ms: Some(Some(1000)), ..document }
 }
 
 impl<'a> Document<'a> {
@@ -40,22 +44,31 @@ impl<'a> Document<'a> {
     pub fn of(status: StatusCode, decision: &'a Decision) -> Self {
         let retry_after_ms = Some(decision.retry_after_ms);
         match decision.reason {
-            Reason::DenyListed => Self::new(status, DENY_LISTED, "Denied", "This caller is not admitted."),
-            Reason::StoreUnavailable => {
-                let detail = "The service cannot count requests now. Try again later.";
-                let document = Self::new(status, REDUCED_CAPACITY, "Temporary reduced capacity", detail);
-                Self { retry_after_ms, ..document }
-            }
+            Reason::DenyListed => Self::new(status, DENY_LISTED, "Denied by a list"),
+            Reason::StoreUnavailable => Self { retry_after_ms, ..Self::new(status, REDUCED_CAPACITY, CAPACITY_TITLE) },
             _ => {
-                let detail = "Too many requests. Try again later.";
-                let document = Self::new(status, QUOTA_EXCEEDED, "Quota exceeded", detail);
+                let document = Self::new(status, QUOTA_EXCEEDED, QUOTA_TITLE);
                 Self { retry_after_ms, violated: decision.quota.as_deref().map(|quota| [quota]), ..document }
             }
         }
     }
 
-    fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: &'static str) -> Self {
-        Self { kind, title, status, detail, violated: None, retry_after_ms: None }
+    fn new(status: StatusCode, kind: &'static str, title: &'static str) -> Self {
+        Self { kind, title, status, violated: None, retry_after_ms: None }
+    }
+
+    /// The same for a client of gRPC, which reads a status of gRPC in the head.
+    pub fn into_grpc<R>(self, mut fields: HeaderMap) -> Response<ResponseBody<R>> {
+        const RESOURCE_EXHAUSTED: u16 = 8;
+        let code = match self.status {
+            StatusCode::BAD_REQUEST => 3,
+            StatusCode::SERVICE_UNAVAILABLE => 14,
+            _ => RESOURCE_EXHAUSTED,
+        };
+        fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        fields.insert("grpc-status", HeaderValue::from(code));
+        fields.insert("grpc-message", HeaderValue::from_static(self.title));
+        text_response(StatusCode::OK, fields, Bytes::new())
     }
 
     pub fn into_response<R>(self, mut fields: HeaderMap) -> Response<ResponseBody<R>> {

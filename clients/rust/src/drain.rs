@@ -5,12 +5,13 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use tokio::runtime::Handle;
 
-use crate::check::{Check, Over};
+use crate::check::Check;
 use crate::client::Client;
 use crate::error::Error;
 use crate::limit::{Answered, Limit};
 
-/// Charges the drain when it is dropped: at the end of the body, or if the caller leaves.
+/// Charges the drain, and gives the charge back, when it is dropped: at the end of the body, or if
+/// the caller leaves.
 pub(crate) struct Drained {
     client: Client,
     limit: Arc<Limit>,
@@ -38,17 +39,27 @@ impl Drained {
 
 impl Drop for Drained {
     fn drop(&mut self) {
-        let units = self.limit.drain.as_ref().map_or(0, |drain| drain(&self.request, &self.answered));
-        if units == 0 {
+        let Self { client, limit, request, check, answered, .. } = self;
+        let units = limit.drain.as_ref().map_or(0, |drain| drain(request, answered));
+        let drain = (units > 0).then(|| check.after(units));
+        let is_refunded = limit.refund.as_ref().is_some_and(|refund| refund(request, answered));
+        let refund = Some(&*check).filter(|_| is_refunded).and_then(Check::refund);
+        if drain.is_none() && refund.is_none() {
             return;
         }
-        let (client, limit) = (self.client.clone(), self.limit.clone());
-        let check = self.check.clone().cost(units).over(Over::Drain);
+        let (client, limit) = (client.clone(), limit.clone());
         self.runtime.spawn(async move {
             let Some(_place) = client.pend() else {
                 return limit.report(&Error::unavailable("too many charges after responses wait for a node"));
             };
-            if let Err(error) = client.check(check).await {
+            if let Some(check) = drain
+                && let Err(error) = client.check(check).await
+            {
+                limit.report(&error);
+            }
+            if let Some(refund) = refund
+                && let Err(error) = client.refund(refund).await
+            {
                 limit.report(&error);
             }
         });

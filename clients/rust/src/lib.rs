@@ -7,7 +7,7 @@
 //! use std::net::SocketAddr;
 //!
 //! use axum::{Router, routing::get};
-//! use tollgate_client::{Client, LimitLayer, Options};
+//! use tollgate_limiter::{Client, LimitLayer, Options};
 //!
 //! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::new(Options::default().nodes(["http://127.0.0.1:7070"]))?;
@@ -24,8 +24,9 @@
 //! [`Problem`] if the node rejects the call, else [`Unavailable`]. A denial is a decision, not an
 //! error.
 //!
-//! Each check that costs something has a random id. So the client may repeat it after a broken
-//! connection, and the node charges it once. Concurrent checks share one call.
+//! The client repeats a check once after a broken connection. It is then charged twice at most, and
+//! never allowed twice; [`Check::once`] makes it charged once. Concurrent checks share one call. A
+//! denial that a node knows to be final is repeated without a call.
 //!
 //! The client needs the runtime of tokio, with its timer and its I/O. The feature `axum` is on by
 //! default; without it the layer reads the address of a request from a `SocketAddr` among its
@@ -41,6 +42,8 @@ mod client;
 
 mod check;
 
+mod denials;
+
 mod coalesce;
 
 mod calls;
@@ -50,6 +53,8 @@ mod node;
 mod connections;
 
 mod rounds;
+
+mod patience;
 
 mod tls;
 
@@ -81,6 +86,8 @@ mod detached;
 mod ids;
 
 mod traceparent;
+
+mod warnings;
 
 pub use body::ResponseBody;
 pub use check::{Check, Over, QuotaSpec, Refund, safe_key};

@@ -1,7 +1,8 @@
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use http::HeaderValue;
+use http::{HeaderValue, Method};
 
 use crate::clock;
 use crate::connections::{Call, Connections, Failure, Reply};
@@ -12,11 +13,16 @@ use crate::tls::Tls;
 /// call, so that decisions return within a second of the node's return.
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// The longest wait for the answer to a question that no caller waits for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// One address of the list, with its own connections.
 #[derive(Debug)]
 pub(crate) struct Node {
     connections: Connections,
     health: Mutex<Health>,
+    /// Whether a call has asked for the timeout of the node.
+    is_known: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -29,7 +35,8 @@ struct Health {
 
 impl Node {
     pub fn new(address: Address, authorization: Option<HeaderValue>, tls: Option<Tls>) -> Self {
-        Self { connections: Connections::new(address, authorization, tls), health: Mutex::default() }
+        let connections = Connections::new(address, authorization, tls);
+        Self { connections, health: Mutex::default(), is_known: AtomicBool::new(false) }
     }
 
     pub fn is_avoided(&self, now: Instant) -> bool {
@@ -46,14 +53,15 @@ impl Node {
         self.connections.close_idle();
     }
 
-    /// Sends the call, and once more on a new connection if the first one breaks.
-    pub async fn ask(&self, until: Instant, call: &Call<'_>) -> Result<Reply, Failure> {
+    /// Sends the call, and once more on a new connection if the first one breaks. `again` says that
+    /// another node may have received it before.
+    pub async fn ask(&self, until: Instant, call: &Call<'_>, again: bool) -> Result<Reply, Failure> {
         let began = clock::now();
-        let mut answer = self.connections.exchange(until, call).await;
+        let mut answer = self.connections.exchange(until, call, again).await;
         let is_broken = matches!(answer, Err(Failure::Broken(_)));
         if is_broken && call.is_repeatable {
             self.close_idle();
-            answer = self.connections.exchange(until, call).await;
+            answer = self.connections.exchange(until, call, true).await;
         }
         let now = clock::now();
         match &answer {
@@ -64,6 +72,22 @@ impl Node {
             Err(_) => self.health().avoid(now),
         }
         answer
+    }
+
+    /// Asks once, after a silence, how long the node waits for its store.
+    pub async fn timeout(&self) -> Option<Duration> {
+        #[derive(serde::Deserialize)]
+        struct Ready {
+            timeout_ms: u64,
+        }
+        if self.is_known.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        let (method, target) = (Method::GET, "/health/ready");
+        let call = Call { method, target, body: None, again: None, traceparent: None, is_repeatable: true };
+        let reply = self.connections.exchange(clock::now() + PATIENCE, &call, false).await.ok()?;
+        let Ready { timeout_ms } = serde_json::from_slice(&reply.body).ok()?;
+        Some(Duration::from_millis(timeout_ms))
     }
 
     fn health(&self) -> MutexGuard<'_, Health> {

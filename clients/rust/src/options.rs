@@ -9,7 +9,12 @@ use crate::tls::{self, Tls};
 /// The node of a client without [`Options::nodes`].
 pub(crate) const DEFAULT_NODE: &str = "http://127.0.0.1:7070";
 
-const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
+/// The default deadline for each node. A node answers by its fallback after `store.timeout`, 100 ms
+/// by default, and needs some time on a busy machine.
+const DEADLINE_OF_A_NODE: Duration = Duration::from_millis(300);
+
+/// The longest default deadline.
+const MAX_DEFAULT_DEADLINE: Duration = Duration::from_secs(1);
 
 /// Options of a [`Client`](crate::Client). The default calls a node on this machine.
 #[derive(Clone)]
@@ -17,7 +22,8 @@ pub struct Options {
     nodes: Vec<String>,
     token: Option<String>,
     ca_file: Option<PathBuf>,
-    pub(crate) deadline: Duration,
+    deadline: Option<Duration>,
+    pub(crate) denial_cache: Duration,
     pub(crate) retry: bool,
     pub(crate) coalesce: bool,
 }
@@ -28,7 +34,8 @@ impl Default for Options {
             nodes: vec![DEFAULT_NODE.to_owned()],
             token: None,
             ca_file: None,
-            deadline: DEFAULT_DEADLINE,
+            deadline: None,
+            denial_cache: Duration::from_secs(1),
             retry: true,
             coalesce: true,
         }
@@ -43,10 +50,19 @@ impl Options {
         self
     }
 
-    /// The longest duration of a call with its retry. The default is 100 ms.
+    /// The longest duration of a call with its retry. The default is 300 ms for each node, and at
+    /// most 1 s. It has to exceed the time in which a node answers while its store is away.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// How long the client repeats a denial of a node without asking again. The default is 1 s, and
+    /// 0 turns it off. A raised limit is seen that much later.
+    #[must_use]
+    pub fn denial_cache(mut self, longest: Duration) -> Self {
+        self.denial_cache = longest;
         self
     }
 
@@ -65,8 +81,11 @@ impl Options {
         self
     }
 
-    /// Whether a call goes once more after a broken connection. It is on by default. Off, checks
-    /// get no ids.
+    /// Whether a call goes once more after a broken connection, or to the next node. It is on by
+    /// default. A repeated check may be charged twice, unless it has an id or [`Check::once`]. It is
+    /// never allowed twice.
+    ///
+    /// [`Check::once`]: crate::Check::once
     #[must_use]
     pub fn retry(mut self, retry: bool) -> Self {
         self.retry = retry;
@@ -78,6 +97,11 @@ impl Options {
     pub fn coalesce(mut self, coalesce: bool) -> Self {
         self.coalesce = coalesce;
         self
+    }
+
+    pub(crate) fn longest(&self) -> Duration {
+        let nodes = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        self.deadline.unwrap_or_else(|| DEADLINE_OF_A_NODE.saturating_mul(nodes).min(MAX_DEFAULT_DEADLINE))
     }
 
     pub(crate) fn addresses(&self) -> Result<Vec<Address>, InvalidOptions> {

@@ -69,53 +69,65 @@ async fn serve<S, B, R>(
 where
     S: Service<Request<B>, Response = Response<R>>,
 {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
     if limit.skip.as_ref().is_some_and(|skip| skip(&head)) {
         let response = inner.call(Request::from_parts(head, body)).await?;
         return Ok(response.map(|body| ResponseBody::passed(body, None)));
     }
-    let check = limit.check(&head);
+    let key = limit.key(&head).await;
+    let check = limit.check(&head, key, &client);
     let asked = {
         let (client, check) = (client.clone(), check.clone());
         // A caller that leaves at once counts all the same.
         Detached::new(async move { client.check(check).await }).await
     };
-    let mut fields = HeaderMap::new();
+    let mut passed = None;
     match asked {
-        Ok(decision) => {
-            fields::write(&decision, &mut fields);
-            if !decision.allowed {
-                return Ok(denied(&limit, &head, &decision, fields));
-            }
+        Ok(decision) if decision.allowed => {
+            head.extensions.insert(decision.clone());
+            passed = Some(decision);
         }
+        Ok(decision) => return Ok(denied(&limit, &head, &decision)),
         Err(error) => {
             limit.report(&error);
             if error.is_bad_check() {
-                return Ok(document::bad_request().into_response(fields));
+                return Ok(ended(&limit, document::bad_request(), HeaderMap::new()));
             }
             if limit.on_failure == OnFailure::Closed {
+                let mut fields = HeaderMap::new();
                 fields::write_retry_after(1, &mut fields);
-                return Ok(document::no_decision().into_response(fields));
+                return Ok(ended(&limit, document::no_decision(), fields));
             }
         }
     }
-    let mut drained = limit.drain.is_some().then(|| Drained::new(client, limit, head.clone(), check));
+    let follows = limit.drain.is_some() || limit.refund.is_some();
+    let mut drained = follows.then(|| Drained::new(client, limit, head.clone(), check));
     let response = inner.call(Request::from_parts(head, body)).await?;
     if let Some(drained) = &mut drained {
         drained.answer(response.status(), response.headers());
     }
     let mut response = response.map(|body| ResponseBody::passed(body, drained));
-    for (name, value) in &fields {
-        response.headers_mut().append(name, value.clone());
+    if let Some(decision) = passed {
+        let mut fields = HeaderMap::new();
+        fields::write(&decision, response.headers(), &mut fields);
+        for (name, value) in &fields {
+            response.headers_mut().append(name, value.clone());
+        }
     }
     Ok(response)
 }
 
-fn denied<R>(limit: &Limit, head: &Parts, decision: &Decision, mut fields: HeaderMap) -> Response<ResponseBody<R>> {
-    let Some(body) = &limit.body else {
-        return Document::of(limit.status, decision).into_response(fields);
+fn denied<R>(limit: &Limit, head: &Parts, decision: &Decision) -> Response<ResponseBody<R>> {
+    let mut fields = HeaderMap::new();
+    fields::write(decision, &HeaderMap::new(), &mut fields);
+    let Some(body) = limit.body.as_ref().filter(|_| !limit.grpc) else {
+        return ended(limit, Document::of(limit.status, decision), fields);
     };
     let (content_type, text) = body(head, decision);
     fields.insert(CONTENT_TYPE, content_type);
     text_response(limit.status, fields, text)
+}
+
+fn ended<R>(limit: &Limit, document: Document<'_>, fields: HeaderMap) -> Response<ResponseBody<R>> {
+    if limit.grpc { document.into_grpc(fields) } else { document.into_response(fields) }
 }

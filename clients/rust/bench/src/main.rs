@@ -34,7 +34,7 @@ fn main() -> Result<()> {
         ["serve", kind, listen, node, cell, redis] => servers::serve(kind, listen, node, cell, redis),
         [] => measure_all(10_000),
         [requests] => measure_all(requests.parse()?),
-        _ => Err("usage: tollgate-client-bench [requests of a round]".into()),
+        _ => Err("usage: tollgate-limiter-bench [requests of a round]".into()),
     }
 }
 

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use redis::Script;
 use redis::aio::MultiplexedConnection;
-use tollgate_client::{Client, LimitLayer, OnFailure, Options};
+use tollgate_limiter::{Client, LimitLayer, OnFailure, Options};
 use tower_redis_cell::redis_cell::Policy;
 use tower_redis_cell::{ProvideRule, ProvideRuleResult, RateLimitConfig, RateLimitLayer, Rule};
 

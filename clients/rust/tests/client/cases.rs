@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use http::StatusCode;
 use http::request::Parts;
 use serde_json::Value;
-use tollgate_client::{Check, Client, LimitLayer, OnFailure, Options, Over, safe_key};
+use tollgate_limiter::{Check, Client, LimitLayer, OnFailure, Options, safe_key};
 
 use crate::matching::assert_matches;
 use crate::node::{Node, clients, free_address};
@@ -64,7 +64,7 @@ impl List {
     /// Compares the calls that a proxy saw with the member `seen`.
     pub fn verify(&self, case: &Value) {
         let Some(want) = case.get("seen") else { return };
-        known(want, &["calls", "connections", "headers", "some_path", "every_path"]);
+        known(want, &["calls", "connections", "headers", "some_path", "every_path", "checks"]);
         let seen = self.proxy.as_ref().expect("a proxy").seen.lock().unwrap();
         let numbers = [("calls", seen.paths.len()), ("connections", seen.connections)];
         for (name, number) in numbers {
@@ -77,6 +77,9 @@ impl List {
                 let got = headers.get(name).map_or(Value::Null, |value| value.to_str().unwrap().into());
                 assert_matches(name, want, &got);
             }
+        }
+        if let Some(checks) = want.get("checks") {
+            assert_matches("checks", checks, &seen.checks.clone().into());
         }
         if let Some(path) = want["some_path"].as_str() {
             assert!(seen.paths.iter().any(|seen| seen == path), "no call of {path}: {:?}", seen.paths);
@@ -96,6 +99,9 @@ pub fn client_of(case: &Value, list: &List) -> Client {
         .deadline(Duration::from_millis(deadline))
         .retry(options["retry"].as_bool().unwrap_or(true))
         .coalesce(options["coalesce"].as_bool().unwrap_or(true));
+    if let Some(longest) = options["denial_cache_ms"].as_u64() {
+        chosen = chosen.denial_cache(Duration::from_millis(longest));
+    }
     if let Some(token) = options["token"].as_str() {
         chosen = chosen.token(token);
     }
@@ -117,6 +123,18 @@ pub fn layer_of(case: &Value, client: Client) -> LimitLayer {
     if let Some(policy) = options["policy"].as_str() {
         layer = layer.policy(policy);
     }
+    if let Some(name) = header("policy") {
+        let plan =
+            move |request: &Parts| request.headers.get(&name).and_then(|plan| plan.to_str().ok()).map(str::to_owned);
+        layer = layer.policy_of(move |request| plan(request).unwrap_or_else(|| "default".to_owned()));
+    }
+    if let Some(units) = options["cost"].as_u64() {
+        layer = layer.cost(move |_| units);
+    }
+    if let Some(name) = header("refund") {
+        layer = layer.refund(move |request, _| request.headers.contains_key(&name));
+    }
+    layer = layer.look(options["look"] == true).once(options["once"] == true);
     if let Some(name) = header("key") {
         layer = layer.key(move |request| request.headers.get(&name).map(safe_key));
     }
@@ -160,7 +178,8 @@ fn fresh(case: &Value) -> Value {
     let text = case.to_string().replace("{key}", &key).replace("{long}", &"k".repeat(2000));
     let case: Value = serde_json::from_str(&text).unwrap();
     known(&case, &["name", "nodes", "options", "needs", "reset", "steps", "requests", "seen"]);
-    let options = "deadline_ms retry coalesce token ca_file policy key cost skip drain on_failure status body";
+    let options = "deadline_ms retry coalesce denial_cache_ms token ca_file policy key cost look once skip drain refund \
+                   on_failure status body";
     known(&case["options"], &options.split(' ').collect::<Vec<_>>());
     case
 }
@@ -193,8 +212,13 @@ pub fn counter(policy: &Value, key: &Value) -> Check {
     Check::new(key.as_str().unwrap()).policy(policy.as_str().unwrap())
 }
 
-/// Whether the node knows `over`.
+/// Whether the node does not know the member that a case needs.
 pub async fn lacks(case: &Value, nodes: &Nodes) -> bool {
-    let check = Check::new("needs").cost(0).over(Over::Drain);
-    case["needs"] == "drain" && client(&nodes.plain.url()).check(check).await.is_err()
+    let check = match case["needs"].as_str() {
+        None => return false,
+        Some("look") => Check::new("needs").look(true),
+        Some("id_ttl_ms") => Check::new("needs").once(true),
+        Some(member) => panic!("no check has {member}"),
+    };
+    client(&nodes.plain.url()).check(check).await.is_err()
 }

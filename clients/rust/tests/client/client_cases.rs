@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tollgate_client::{Check, Client, Error, Over, QuotaSpec, Refund};
+use tollgate_limiter::{Check, Client, Error, Over, QuotaSpec, Refund};
 
 use crate::cases::{self, List, Nodes, client_of, known, lacks, read, run_all};
 use crate::matching::assert_matches;
@@ -19,7 +19,11 @@ async fn client_passes_the_shared_cases() {
             let list = List::of(&case, &nodes).await;
             let client = client_of(&case, &list);
             for step in case["steps"].as_array().unwrap() {
-                run(&client, step).await;
+                if step["stop"] == true {
+                    list.proxy.as_ref().expect("a proxy").stop();
+                } else {
+                    run(&client, step).await;
+                }
             }
             list.verify(&case);
         }
@@ -115,8 +119,8 @@ fn value<T: serde::Serialize>(answer: T) -> Value {
 }
 
 fn check_of(with: &Value) -> Check {
-    known(with, &["policy", "key", "cost", "meta", "id", "quotas", "over"]);
-    let mut check = Check::new(with["key"].as_str().unwrap());
+    known(with, &["policy", "key", "cost", "meta", "id", "once", "look", "quotas", "over"]);
+    let mut check = Check::new(with["key"].as_str().unwrap()).once(with["once"] == true).look(with["look"] == true);
     let text = |name: &str| with[name].as_str();
     if let Some(policy) = text("policy") {
         check = check.policy(policy);

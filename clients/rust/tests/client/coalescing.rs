@@ -1,5 +1,5 @@
 use tokio::task::JoinSet;
-use tollgate_client::{Check, Error};
+use tollgate_limiter::{Check, Error};
 
 use crate::begun;
 use crate::cases::client;

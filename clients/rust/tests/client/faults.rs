@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use tokio::sync::mpsc;
-use tollgate_client::{Client, LimitLayer, OnFailure, Options};
+use tollgate_limiter::{Client, LimitLayer, OnFailure, Options};
 
 use crate::browser::Browser;
 use crate::node::Node;

@@ -9,7 +9,7 @@ use axum::routing::get;
 use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode};
 use tokio::sync::Notify;
-use tollgate_client::{Answered, Check, Client, Error, LimitLayer, Options, remote_ip};
+use tollgate_limiter::{Answered, Check, Client, Error, LimitLayer, Options, remote_ip};
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::{TcpConnectInfo, TcpIncoming};

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tollgate_client::Client;
+use tollgate_limiter::Client;
 
 use crate::browser::Browser;
 use crate::cases::{List, Nodes, client, client_of, counter, known, lacks, layer_of, read, run_all};

@@ -36,6 +36,10 @@ mod coalescing;
 
 mod layer;
 
+mod late;
+
+mod recipes;
+
 mod example;
 
 /// A future after its first poll. To drop it is to leave.

@@ -16,7 +16,10 @@ fn matches(want: &Value, got: &Value) -> bool {
             if let Some(start) = members.get("$starts") {
                 return got.as_str().is_some_and(|text| text.starts_with(start.as_str().unwrap()));
             }
-            members.iter().all(|(name, want)| got.get(name).is_some_and(|got| matches(want, got)))
+            members.iter().all(|(name, want)| match (want, got.get(name)) {
+                (Value::Null, None) => got.is_object(),
+                (want, got) => got.is_some_and(|got| matches(want, got)),
+            })
         }
         Value::Array(items) => got
             .as_array()

@@ -65,16 +65,11 @@ impl Node {
 
     /// Stops the process. It accepts connections, and answers nothing until `thaw`.
     pub fn freeze(&self) {
-        self.signal(Signal::STOP);
+        signal(self.process.as_ref(), Signal::STOP);
     }
 
     pub fn thaw(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(&self, signal: Signal) {
-        let process = self.process.as_ref().expect("the node runs");
-        kill_process(Pid::from_child(process), signal).unwrap();
+        signal(self.process.as_ref(), Signal::CONT);
     }
 }
 
@@ -107,10 +102,26 @@ impl Redis {
     }
 }
 
+impl Redis {
+    /// Stops the process. It accepts connections, and answers nothing until `thaw`.
+    pub fn freeze(&self) {
+        signal(self.process.as_ref(), Signal::STOP);
+    }
+
+    pub fn thaw(&self) {
+        signal(self.process.as_ref(), Signal::CONT);
+    }
+}
+
 impl Drop for Redis {
     fn drop(&mut self) {
         self.process.take().into_iter().for_each(end);
     }
+}
+
+fn signal(process: Option<&Child>, signal: Signal) {
+    let process = process.expect("the process runs");
+    kill_process(Pid::from_child(process), signal).unwrap();
 }
 
 fn end(mut process: Child) {

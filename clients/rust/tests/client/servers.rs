@@ -15,8 +15,10 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use serde_json::Value;
 use tokio::net::TcpListener;
-use tollgate_client::LimitLayer;
+use tokio::task::{AbortHandle, JoinSet};
+use tollgate_limiter::LimitLayer;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -34,12 +36,14 @@ where
     F: Fn(SocketAddr, Request<Incoming>) -> A + Clone + Send + 'static,
     A: Future<Output = Result<Response<Full<Bytes>>, Lost>> + Send + 'static,
 {
+    // The connections end with this future.
+    let mut connections = JoinSet::new();
     loop {
         let (stream, peer) = listener.accept().await.unwrap();
         on_connection();
         let answer = answer.clone();
         let service = service_fn(move |request| answer(peer, request));
-        tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        connections.spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
     }
 }
 
@@ -72,6 +76,7 @@ pub async fn fixed(status: u16, body: &'static str) -> String {
 pub struct Proxy {
     pub url: String,
     pub seen: Arc<Mutex<Seen>>,
+    serving: AbortHandle,
 }
 
 #[derive(Default)]
@@ -79,6 +84,8 @@ pub struct Seen {
     pub connections: usize,
     pub paths: Vec<String>,
     pub headers: Vec<HeaderMap>,
+    /// The checks that arrived, also those of batches.
+    pub checks: Vec<Value>,
     /// The header fields of the newest response.
     pub answered: HeaderMap,
 }
@@ -100,8 +107,13 @@ impl Proxy {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let (browser, calls, connections) = (Browser::new(), seen.clone(), seen.clone());
         let answer = move |_, request| forward(node.clone(), browser.clone(), calls.clone(), mode, request);
-        tokio::spawn(serve(listener, answer, move || connections.lock().unwrap().connections += 1));
-        Self { url, seen }
+        let serving = tokio::spawn(serve(listener, answer, move || connections.lock().unwrap().connections += 1));
+        Self { url, seen, serving: serving.abort_handle() }
+    }
+
+    /// Closes the listener and all connections.
+    pub fn stop(&self) {
+        self.serving.abort();
     }
 
     pub fn calls(&self) -> usize {
@@ -122,6 +134,11 @@ async fn forward(
     headers.remove(HOST);
     headers.remove(CONTENT_LENGTH);
     let body = body.collect().await.unwrap().to_bytes();
+    let checks = match serde_json::from_slice::<Value>(&body) {
+        Ok(Value::Object(mut batch)) if path == "/v1/check/batch" => batch["checks"].take().as_array().unwrap().clone(),
+        Ok(check) => vec![check],
+        Err(_) => Vec::new(),
+    };
     let (head_of_answer, answer) = if mode == Mode::NoBatches && path == "/v1/check/batch" {
         let (mut head, body) = Response::new(Bytes::new()).into_parts();
         head.status = StatusCode::UNPROCESSABLE_ENTITY;
@@ -131,6 +148,7 @@ async fn forward(
     };
     let mut seen = seen.lock().unwrap();
     seen.paths.push(path);
+    seen.checks.extend(checks);
     seen.headers.push(head.headers);
     seen.answered.clone_from(&head_of_answer.headers);
     match mode {

@@ -129,7 +129,9 @@ impl History<'_> {
                 self.seen.refunds += u64::from(given > 0);
                 self.judge.refund(step, self.instant(), cost, given);
             }
-            (Work::Once { id, .. }, Done::Charged(charged)) if !charged.replayed => _ = self.charged.insert(id.name, step),
+            (Work::Once { id, .. }, Done::Charged(charged)) if !charged.replayed => {
+                _ = self.charged.insert(id.name, step)
+            }
             (_, Done::Reserved(_, Some(receipt))) => self.reserved.push((receipt, self.now, step)),
             _ => {}
         }

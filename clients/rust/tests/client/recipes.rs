@@ -1,0 +1,213 @@
+//! The recipes of the README, as printed.
+
+use std::future::Future;
+
+use axum::Router;
+use axum::extract::Extension;
+use axum::routing::get;
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode};
+use serde_json::json;
+use tollgate_limiter::{Check, Client, Decision, LimitLayer};
+
+use crate::browser::Browser;
+use crate::cases::client;
+use crate::node::Node;
+use crate::servers::run;
+
+const README: &str = include_str!("../../README.md");
+const SOURCE: &str = include_str!("recipes.rs");
+
+#[derive(Clone)]
+struct User {
+    id: String,
+    plan: String,
+}
+
+struct Sessions;
+
+impl Sessions {
+    fn user(&self, request: &http::request::Parts) -> impl Future<Output = Option<String>> + Send + use<> {
+        let user = text(request, "x-session");
+        async { Some(format!("user-of-{}", user?)) }
+    }
+}
+
+fn text(request: &http::request::Parts, name: &str) -> Option<String> {
+    Some(request.headers.get(name)?.to_str().ok()?.to_owned())
+}
+
+fn by_user(client: Client, sessions: Sessions) -> LimitLayer {
+    LimitLayer::new(client).policy("per-user").key_async(move |request| sessions.user(request))
+}
+
+fn tokens_after_the_answer(client: Client) -> LimitLayer {
+    LimitLayer::new(client).policy("tokens").key(user).look(true).drain(|_, answered| {
+        let used = answered.headers.get("x-tokens").and_then(|used| used.to_str().ok());
+        used.and_then(|used| used.parse().ok()).unwrap_or(0)
+    })
+}
+
+fn failed_logins_only(client: Client) -> LimitLayer {
+    LimitLayer::new(client)
+        .policy("logins")
+        .key(user)
+        .refund(|_, answered| answered.status.is_some_and(|status| status.is_success()))
+}
+
+fn by_plan(client: Client) -> LimitLayer {
+    LimitLayer::new(client).key(user).policy_of(|request| match request.extensions.get::<User>() {
+        Some(user) if user.plan == "pro" => "pro".to_owned(),
+        _ => "free".to_owned(),
+    })
+}
+
+fn several_limits(client: Client, app: Router) -> Router {
+    app.layer(LimitLayer::new(client.clone()).policy("burst").key(user))
+        .layer(LimitLayer::new(client).policy("per-user").key(user))
+}
+
+fn user(request: &http::request::Parts) -> Option<String> {
+    request.extensions.get().map(|user: &User| user.id.clone())
+}
+
+/// Text without its spaces, since README and source break lines elsewhere.
+fn dense(text: &str) -> String {
+    text.split_whitespace().collect()
+}
+
+#[test]
+fn readme_prints_the_recipes_that_run_here() {
+    for name in ["by_user", "tokens_after_the_answer", "failed_logins_only", "by_plan", "several_limits"] {
+        let (_, function) = SOURCE.split_once(&format!("\nfn {name}(")).unwrap();
+        let (_, body) = function.split_once("{\n").unwrap();
+        let (body, _) = body.split_once("\n}\n").unwrap();
+        assert!(dense(README).contains(&dense(body)), "README does not print {name}:\n{body}");
+    }
+}
+
+const POLICIES: &str = "policies:
+  default: {quotas: [100 per 1h], timeout: 5s}
+  per-user: {quotas: [2 per 1h], timeout: 5s}
+  burst: {quotas: [3 per 1h], timeout: 5s}
+  tokens: {quotas: [1000 per 1h], timeout: 5s}
+  logins: {quotas: [3 per 1h], timeout: 5s}
+  free: {quotas: [1 per 1h], timeout: 5s}
+  pro: {quotas: [5 per 1h], timeout: 5s}
+";
+
+struct App {
+    _node: Node,
+    _folder: tempfile::TempDir,
+    client: Client,
+    url: String,
+}
+
+impl App {
+    /// Runs an application whose handler answers the header fields of the request back.
+    async fn start(limit: impl FnOnce(Client, Router) -> Router) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("recipes.yaml");
+        std::fs::write(&file, POLICIES).unwrap();
+        let node = Node::start(file.to_str().unwrap());
+        let client = client(&node.url());
+        let answer = async |headers: HeaderMap, decision: Option<Extension<Decision>>| {
+            let status = headers.get("x-status").map_or(200, |status| status.to_str().unwrap().parse().unwrap());
+            let mut answered = HeaderMap::new();
+            answered.extend(
+                headers.get("x-tokens").map(|tokens| (http::HeaderName::from_static("x-tokens"), tokens.clone())),
+            );
+            let policy = decision.map(|Extension(decision)| decision.policy).unwrap_or_default();
+            (StatusCode::from_u16(status).unwrap(), answered, policy)
+        };
+        let router = limit(client.clone(), Router::new().route("/", get(answer)));
+        let identify = axum::middleware::from_fn(identify);
+        Self { url: run(router.layer(identify)).await, client, _node: node, _folder: folder }
+    }
+
+    async fn get(&self, fields: &[(&'static str, &str)]) -> http::Response<Bytes> {
+        let headers = fields.iter().map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()));
+        Browser::new().send(Method::GET, &self.url, headers.collect(), Bytes::new()).await
+    }
+
+    async fn remaining(&self, policy: &str, key: &str) -> Option<u64> {
+        self.client.close().await;
+        self.client.usage(Check::new(key).policy(policy)).await.unwrap().decision.remaining
+    }
+
+    /// Waits for a charge that follows a response.
+    async fn until_remaining(&self, policy: &str, key: &str, units: u64) {
+        for _ in 0..3000 {
+            if self.remaining(policy, key).await == Some(units) {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        panic!("{policy} {key}: {:?} remain, want {units}", self.remaining(policy, key).await);
+    }
+}
+
+async fn identify(mut request: axum::extract::Request, next: axum::middleware::Next) -> axum::response::Response {
+    let headers = request.headers();
+    let [id, plan] = ["x-user", "x-plan"].map(|name| headers.get(name).map(|value| value.to_str().unwrap().to_owned()));
+    if let Some(id) = id {
+        request.extensions_mut().insert(User { id, plan: plan.unwrap_or_default() });
+    }
+    next.run(request).await
+}
+
+#[tokio::test]
+async fn user_comes_from_a_session_store() {
+    let app = App::start(|client, app| app.layer(by_user(client, Sessions))).await;
+    let response = app.get(&[("x-session", "s")]).await;
+    assert_eq!((response.status(), response.body()), (StatusCode::OK, &Bytes::from("per-user")));
+    assert_eq!(app.remaining("per-user", "user-of-s").await, Some(1));
+}
+
+#[tokio::test]
+async fn tokens_are_charged_after_the_answer_and_then_deny() {
+    let app = App::start(|client, app| app.layer(tokens_after_the_answer(client))).await;
+    for left in [400, 0] {
+        assert_eq!(app.get(&[("x-user", "u"), ("x-tokens", "600")]).await.status(), StatusCode::OK);
+        app.until_remaining("tokens", "u", left).await;
+    }
+    assert_eq!(app.get(&[("x-user", "u"), ("x-tokens", "600")]).await.status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test]
+async fn only_failed_logins_count() {
+    let app = App::start(|client, app| app.layer(failed_logins_only(client))).await;
+    for _ in 0..5 {
+        assert_eq!(app.get(&[("x-user", "u")]).await.status(), StatusCode::OK);
+        app.until_remaining("logins", "u", 3).await;
+    }
+    for _ in 0..3 {
+        assert_eq!(app.get(&[("x-user", "u"), ("x-status", "401")]).await.status(), StatusCode::UNAUTHORIZED);
+    }
+    assert_eq!(app.get(&[("x-user", "u")]).await.status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test]
+async fn plan_selects_the_policy() {
+    let app = App::start(|client, app| app.layer(by_plan(client))).await;
+    for (plan, allowed) in [("free", 1), ("pro", 5)] {
+        for _ in 0..allowed {
+            assert_eq!(app.get(&[("x-user", plan), ("x-plan", plan)]).await.status(), StatusCode::OK);
+        }
+        let denied = app.get(&[("x-user", plan), ("x-plan", plan)]).await;
+        assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+        let document: serde_json::Value = serde_json::from_slice(denied.body()).unwrap();
+        assert_eq!(document["violated-policies"], json!(["1h"]));
+    }
+}
+
+#[tokio::test]
+async fn several_limits_count_and_their_quotas_differ_in_the_fields() {
+    let app = App::start(several_limits).await;
+    let response = app.get(&[("x-user", "u")]).await;
+    let fields: Vec<_> = response.headers().get_all("ratelimit").iter().map(|value| value.to_str().unwrap()).collect();
+    assert!(fields[0].starts_with("\"1h\";r=2"), "{fields:?}");
+    assert!(fields[1].starts_with("\"per-user/1h\";r=1"), "{fields:?}");
+    assert_eq!(app.get(&[("x-user", "u")]).await.status(), StatusCode::OK);
+    assert_eq!(app.get(&[("x-user", "u")]).await.status(), StatusCode::TOO_MANY_REQUESTS);
+}
