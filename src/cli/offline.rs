@@ -45,7 +45,7 @@ pub(super) use decider::{Decider, Outcome};
 pub(super) use instant::text as instant;
 pub(super) use pass::read;
 pub(super) use summary::{Summary, percent, push, share, units};
-pub(super) use tally::{Keys, Minute, Peaks, TopKeys};
+pub(super) use tally::{Marked, MarkedChecks, Minute};
 
 use reader::Format;
 
