@@ -15,15 +15,23 @@ mod client;
 
 mod entry;
 
+mod field;
+
 mod instant;
 
 mod json;
 
 mod lines;
 
+mod load_balancer;
+
 mod progress;
 
 mod reader;
+
+mod shipper;
+
+mod w3c;
 
 mod pass;
 
@@ -37,19 +45,20 @@ pub(super) use decider::{Decider, Outcome};
 pub(super) use instant::text as instant;
 pub(super) use pass::read;
 pub(super) use summary::{Summary, percent, push, share, units};
-pub(super) use tally::{Keys, Minute, Peaks, TopKeys};
+pub(super) use tally::{Marked, MarkedChecks, Minute};
 
 use reader::Format;
 
 /// The help on logs for commands that read them.
 pub(super) const LOGS_HELP: &str = "\
 Logs: the common and combined formats of web servers, also with the server before the client (vhost_combined: one with a
-port, or before an address) or with the addresses of X-Forwarded-For, of which the first is the client; and JSON lines such
-as
+port, or before an address) or with the addresses of X-Forwarded-For, of which the first is the client; W3C logs with a line
+`#Fields:` (IIS, CloudFront); logs of AWS load balancers; and JSON lines such as
   {\"time\": \"2026-11-21T10:41:53.312Z\", \"key\": \"203.0.113.7\", \"cost\": 1}
-where `time` is RFC 3339 or a number since 1970: below 10^11 seconds, below 10^14 milliseconds, else microseconds.
+where `time` is RFC 3339, as in an access log, or a number since 1970: below 10^11 seconds, below 10^14 milliseconds, below
+10^17 microseconds, else nanoseconds. Without `time` the usual members of servers are found, such as `ts` or `@timestamp`.
 `cost` is 1 if left out, and what else is there does not matter. An address counts without its port, its brackets and its
-zone. Time never goes back: a line from before its
+zone. What containers, syslog or journald put before a line is skipped. Time never goes back: a line from before its
 predecessor is decided at the instant of the latest so far. Give several logs in the order of their time.
 ";
 
@@ -59,16 +68,20 @@ pub(super) struct LogArgs {
     /// A log; `-` is standard input.
     #[arg(long = "log", value_name = "LOG", required = true)]
     logs: Vec<PathBuf>,
-    /// How the logs are written; by the first line of each if left out.
+    /// How the logs are written; by the first readable line of each if left out.
     #[arg(long, value_name = "FORMAT", value_enum)]
     format: Option<Format>,
-    /// The field with the key: of an access log `client` (if left out), `user`, `method`, `path`
-    /// (without its query), `status`, `referer` or `user-agent`; of JSON lines the name of a
-    /// member, `key` if left out.
+    /// The field with the key. An access log has `client` (if left out), `user`, `method`, `path`
+    /// (without its query), `status`, `referer` and `user-agent`. The `main` format of nginx also
+    /// has `forwarded`, its X-Forwarded-For. A W3C log has its columns, too. JSON lines have a
+    /// member, `key` if left out, or a path such as `request.client_ip`.
     #[arg(long, value_name = "FIELD")]
     key: Option<String>,
-    /// The cost of a request: a number, of an access log also `bytes`, of JSON lines the name of a
-    /// member; 1 if left out or not there.
+    /// The member of JSON lines with the time, or its path; `time` or a usual name if left out.
+    #[arg(long, value_name = "NAME")]
+    time: Option<String>,
+    /// The cost of a request, 1 if left out or not there. It is a number, or `bytes` of an access
+    /// log, or a member of JSON lines or its path.
     #[arg(long, value_name = "N|FIELD")]
     cost: Option<String>,
     /// Charge each request as far as it fits, as checks with `"over": "drain"` do.

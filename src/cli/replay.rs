@@ -41,6 +41,9 @@ pub(super) fn run(args: &Args) -> ExitCode {
     match replay(args) {
         Ok((summary, results)) => {
             summary.complaints().for_each(|line| complain(&line));
+            if summary.span.is_none() {
+                complain("the logs have no request, so nothing is decided");
+            }
             let write = if args.json { report::json } else { report::text };
             tell(&write(&summary, &results), ExitCode::SUCCESS, 2)
         }

@@ -354,6 +354,24 @@ fn empty_log_is_reported() {
     assert_eq!(run(&folder, "old.yaml new.yaml --log a.jsonl").0, 0);
 }
 
+/// A workflow must not pass when each line of its log is a key of its own, or has none.
+#[test]
+fn log_that_counts_for_nobody_fails() {
+    let access = |second: u8| {
+        format!(
+            "2026-11-21T10:00:0{second}.1Z stdout F 203.0.113.7 - - [21/Nov/2026:10:00:0{second} +0000] \"GET / HTTP/1.1\" 200 1\n"
+        )
+    };
+    let file = |limit: u8| format!("policies: {{p: {{quotas: [{limit} per 1m]}}}}");
+    let log: String = (1..6).map(access).collect();
+    let folder = folder(&[("old.yaml", &file(5)), ("new.yaml", &file(1)), ("cri.log", &log)]);
+    let (code, out, _) = run(&folder, "old.yaml new.yaml --log cri.log --fail-over 0");
+    assert!(code == 1 && out.contains("newly denied             4   80.00 %"), "{code} {out}");
+    let (code, out, error) = run(&folder, "old.yaml new.yaml --log a.jsonl --key user");
+    assert_eq!((code, out.as_str()), (2, ""), "{error}");
+    assert!(error.contains("the logs have no request") && error.contains("`key`, `time`"), "{error}");
+}
+
 #[test]
 fn faults_of_both_files_are_reported() {
     let folder = folder(&[("old.yaml", "polices: {}"), ("new.yaml", "policies: {p: {quotas: [1 per 1x]}}")]);

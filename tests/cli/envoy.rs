@@ -95,6 +95,12 @@ fn import_prints_policies_for_limits_of_limitador() {
     assert_eq!(code, 0, "{reason}");
     assert!(out.contains("quotas: [10 per 60s]") && out.contains("domain: 'shop'"), "{out}");
     let wrong = file_with("- {namespace: shop, max_value: 10, seconds: 60, variables: [user]}\n");
-    let (code, _, faults) = run(&["import", "limitador", wrong.path().to_str().unwrap()]);
-    assert!(code == 1 && faults.contains(":1:"), "{faults}");
+    let (code, out, faults) = run(&["import", "limitador", wrong.path().to_str().unwrap()]);
+    assert!(code == 1 && out.is_empty() && faults.contains(":1:"), "{faults}");
+    let some = "- {namespace: shop, max_value: 10, seconds: 60}
+- {namespace: shop, max_value: 10, seconds: 60, conditions: [\"descriptors[0].path != '/json'\"]}
+";
+    let some = file_with(some);
+    let (code, out, faults) = run(&["import", "limitador", some.path().to_str().unwrap()]);
+    assert!(code == 1 && out.contains("value: 'limitador-1-1'") && faults.lines().count() == 1, "{out}{faults}");
 }

@@ -124,7 +124,8 @@ fn any_field_can_be_key_and_bytes_can_be_cost() {
     // All have one value; the seventh request comes two minutes later.
     assert_eq!(by("combined.log", "user-agent"), ((4, 3), 0));
     assert_eq!(by("combined.log", "referer"), ((4, 3), 0));
-    assert_eq!(by("common.log", "referer"), ((0, 0), 7));
+    let (code, _, error) = run(&folder, "--policy three --log common.log --key referer");
+    assert_eq!((code, error.as_str()), (2, "tollgate: the logs have no request: no line has the key `referer`\n"));
     let format = report(&folder, "--policy three --log combined.log")["logs"][0]["format"].clone();
     assert_eq!(format, "combined");
     // 192.0.2.1 sends 10, 20, then 40, and 50 would be 120; 60 more are 130. 192.0.2.2 sends 0 and
@@ -245,7 +246,7 @@ fn unknown_client_is_no_key() {
     for (client, without_key, denied) in
         [("unknown", 2, 0), ("-", 2, 0), ("unknown, 10.0.0.9", 2, 0), ("_hidden", 0, 1)]
     {
-        let folder = folder(&[("access.log", &line(client).repeat(2))]);
+        let folder = folder(&[("access.log", &(line(client).repeat(2) + &line("192.0.2.1")))]);
         let told = report(&folder, "--policy one --log access.log");
         let denials = &told["policies"][0]["denied"];
         assert_eq!((&told["without_key"], denials), (&json!(without_key), &json!(denied)), "{client}");
@@ -283,6 +284,158 @@ fn integer_cost_may_have_a_fraction_of_zero() {
     let folder = folder(&[("checks.jsonl", &(line("1.0") + &line("2e0") + &line("1.5") + &line("1e0")))]);
     let told = report(&folder, "--policy three --log checks.jsonl");
     assert_eq!((verdicts(&told), &told["unreadable"]), ((2, 1), &json!(1)));
+}
+
+/// Five requests of one client within a minute, as containers, syslog and terminals show them.
+#[test]
+fn prefix_of_a_log_shipper_is_no_client() {
+    for prefix in [
+        "2026-11-21T10:00:0#.1Z stdout F ",
+        "2026-11-21T10:00:0#.123456789+01:00 stderr F ",
+        "2026-11-21T10:00:0#.1Z ",
+        "Nov 21 10:00:0# web1 nginx: ",
+        "Nov  1 10:00:0# web1 nginx[7]: ",
+        "<30>Nov 21 10:00:0# 10.0.0.9 nginx: ",
+        "<165>1 2026-11-21T10:00:0#.003Z web1 nginx 12 access - ",
+        "2026-11-21T10:00:0#.123456+00:00 web1 nginx: ",
+        "Nov 21 10:00:0# ",
+        "web-#  | ",
+        "[pod/web-7d9f-#/nginx] ",
+        "\u{1b}[36mweb-#  |\u{1b}[0m ",
+        "shop.example:443 ",
+        "",
+    ] {
+        let access = |n: u8| format!("203.0.113.7 - - [21/Nov/2026:10:00:0{n} +0000] \"GET / HTTP/1.1\" 200 1");
+        let lines: String = (1..6).map(|n| prefix.replace('#', &n.to_string()) + &access(n) + "\n").collect();
+        let folder = folder(&[("access.log", &lines)]);
+        let told = report(&folder, "--policy three --policy addresses --log access.log");
+        let top = |policy: usize| told["policies"][policy]["top_denied_keys"].clone();
+        assert_eq!(verdicts(&told), (3, 2), "{prefix}");
+        assert_eq!(top(0), json!([{"key": "203.0.113.7", "denied": 2, "cost": 2}]), "{prefix}");
+        let docker: String = lines
+            .lines()
+            .map(|line| {
+                json!({"log": format!("{line}\n"), "stream": "stdout", "time": "2026-11-21T10:00:01Z"}).to_string()
+                    + "\n"
+            })
+            .collect();
+        std::fs::write(folder.path().join("docker.log"), docker).unwrap();
+        let told = report(&folder, "--policy three --log docker.log");
+        assert_eq!((verdicts(&told), &told["logs"][0]["format"]), ((3, 2), &json!("common")), "{prefix}");
+    }
+}
+
+#[test]
+fn unknown_prefix_is_unreadable() {
+    for prefix in ["Nov 21 10:00 web1 ", "10.0.0.9 nginx ", "web-7d9f nginx ", "17:", "access.log:", "a b c "] {
+        let line = format!("{prefix}203.0.113.7 - - [21/Nov/2026:10:00:01 +0000] \"GET / HTTP/1.1\" 200 1\n");
+        let folder = folder(&[("access.log", &line.repeat(2))]);
+        let (code, out, error) = run(&folder, "--policy three --log access.log");
+        assert_eq!((code, out.as_str()), (2, ""), "{prefix}: {error}");
+        assert!(error.contains("no line of 2 can be read"), "{error}");
+    }
+}
+
+/// As Caddy, nginx, Envoy and Cloudflare write them.
+#[test]
+fn json_lines_of_servers_are_read() {
+    for (line, flags) in [
+        (
+            r#"{"ts":1795255200.5,"request":{"client_ip":"203.0.113.7"},"bytes_written":53}"#,
+            "--key request.client_ip",
+        ),
+        (
+            r#"{"ts":1795255200.5,"request":{"headers":{"X-Key":["203.0.113.7"]}}}"#,
+            "--key request.headers.X-Key",
+        ),
+        (r#"{"msec":"1795255200.123","remote_addr":"203.0.113.7","bytes":"53"}"#, "--key remote_addr"),
+        (r#"{"time_local":"21/Nov/2026:10:00:00 +0000","remote_addr":"203.0.113.7"}"#, "--key remote_addr"),
+        (r#"{"time":"1795255200.123","key":"203.0.113.7"}"#, ""),
+        (r#"{"start_time":"2026-11-21T10:00:00.123Z","peer":"203.0.113.7:4711"}"#, "--key peer"),
+        (r#"{"EdgeStartTimestamp":1795255200123456789,"ClientIP":"203.0.113.7"}"#, "--key ClientIP"),
+        (r#"{"@timestamp":"2026-11-21T10:00:00Z","key":"203.0.113.7"}"#, ""),
+        (r#"{"at":{"unix":"1795255200"},"key":"203.0.113.7"}"#, "--time at.unix"),
+        (r#"2026-11-21T10:00:01.1Z stdout F {"ts":1795255200,"key":"203.0.113.7"}"#, ""),
+    ] {
+        let folder = folder(&[("checks.jsonl", &format!("{line}\n").repeat(5))]);
+        let told = report(&folder, &format!("--policy three --log checks.jsonl {flags}"));
+        assert_eq!((verdicts(&told), &told["from"].as_str().unwrap()[..19]), ((3, 2), "2026-11-21T10:00:00"), "{line}");
+        assert_eq!(told["policies"][0]["top_denied_keys"][0]["key"], "203.0.113.7", "{line}");
+    }
+    let quoted = r#"{"msec":"1795255200.123","key":"a","bytes":"53"}"#;
+    let folder = folder(&[("checks.jsonl", &format!("{quoted}\n").repeat(2))]);
+    let told = report(&folder, "--policy sum --log checks.jsonl --cost bytes");
+    assert_eq!((verdicts(&told), &told["policies"][0]["cost"]), ((1, 1), &json!(106)));
+}
+
+#[test]
+fn log_without_the_key_names_its_members() {
+    let line = r#"{"ts":1795255200,"request":{"client_ip":"203.0.113.7","method":"GET"},"user":"-"}"#;
+    let folder = folder(&[("checks.jsonl", &format!("{line}\n").repeat(2))]);
+    for (flags, key) in [("", "key"), ("--key user", "user"), ("--key request.user", "request.user")] {
+        let (code, out, error) = run(&folder, &format!("--policy three --log checks.jsonl {flags}"));
+        assert_eq!((code, out.as_str()), (2, ""), "{error}");
+        assert!(error.contains(&format!("the logs have no request: no line has the key `{key}`")), "{error}");
+        assert!(error.contains("`request.client_ip`, `request.method`, `ts`, `user`"), "{error}");
+    }
+    assert_eq!(run(&folder, "--policy three --log checks.jsonl --key request.method").0, 0);
+    let (code, _, error) = run(&folder, "--policy three --log checks.jsonl --time nginx.time");
+    assert!(code == 2 && error.contains("no member `nginx.time`"), "{error}");
+}
+
+#[test]
+fn logs_of_iis_cloudfront_and_load_balancers_are_read() {
+    let iis = "#Software: Microsoft Internet Information Services 10.0
+#Version: 1.0
+#Date: 2026-11-21 10:00:00
+#Fields: date time s-ip cs-method cs-uri-stem cs-username c-ip cs(User-Agent) sc-status sc-bytes
+2026-11-21 10:00:00 10.0.0.1 GET /x - 203.0.113.7 Mozilla/5.0+(X11) 200 60
+";
+    let cloudfront = "#Version: 1.0
+#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status
+2026-11-21\t10:00:00\tFRA2\t60\t203.0.113.7\tGET\td.example\t/x\t200
+";
+    let alb = "h2 2026-11-21T10:00:00.186641Z app/lb/50dc 203.0.113.7:2817 10.0.0.1:80 0.0 0.1 0.0 200 200 0 60 \
+               \"GET https://x.example:443/x?q=1 HTTP/2.0\" \"curl/7.46.0\" ECDHE TLSv1.2 arn:a \"Root=1\" \"-\" \"-\" 0\n";
+    for (text, format) in [(iis, "w3c"), (cloudfront, "w3c"), (alb, "alb")] {
+        let last = text.lines().last().unwrap();
+        let folder = folder(&[("access.log", &format!("{text}{last}\n{last}\n{last}\n"))]);
+        let told = report(&folder, "--policy three --log access.log");
+        assert_eq!((&told["logs"][0]["format"], &told["lines"]), (&json!(format), &json!(4)));
+        assert_eq!((verdicts(&told), &told["from"].as_str().unwrap()[..19]), ((3, 1), "2026-11-21T10:00:00"));
+        assert_eq!(told["policies"][0]["top_denied_keys"][0]["key"], "203.0.113.7");
+        let told = report(&folder, "--policy sum --log access.log --key path --cost bytes");
+        assert_eq!((verdicts(&told), &told["policies"][0]["top_denied_keys"][0]["key"]), ((1, 3), &json!("/x")));
+    }
+}
+
+#[test]
+fn forwarded_address_at_the_end_can_be_the_key() {
+    let line = |forwarded: &str| {
+        COMMON.lines().map(|line| format!("{line} \"-\" \"curl\" \"{forwarded}\"\n")).collect::<String>()
+    };
+    let folder = folder(&[("access.log", &line("198.51.100.1, 10.0.0.9"))]);
+    let told = report(&folder, "--policy three --log access.log --key forwarded");
+    assert_eq!(told["policies"][0]["top_denied_keys"], json!([{"key": "198.51.100.1", "denied": 3, "cost": 3}]));
+}
+
+#[test]
+fn log_of_another_format_gets_one_sentence() {
+    for text in [
+        "[2026-11-21T10:00:00.310Z] \"POST /x HTTP/2\" 204 - 154 0 226 100 \"10.0.35.28\" \"nsq2http\"\n",
+        "Feb  6 12:14:14 web1 haproxy[14389]: 10.0.1.2:33317 [06/Feb/2026:12:14:14.655] http-in static/srv1 10/0/30 200 2750 - - \n",
+        "one two\n",
+    ] {
+        let folder = folder(&[("access.log", &text.repeat(9))]);
+        let (code, out, error) = run(&folder, "--policy three --log access.log --key request.client_ip");
+        assert_eq!((code, out.as_str(), error.lines().count()), (2, "", 3), "{error}");
+        assert!(error.contains("common and combined logs") && error.contains("JSON lines"), "{error}");
+    }
+    for (text, advice) in [("[\n  {\"time\": 1}\n]\n", "jq -c '.[]'"), ("{\n  \"time\": 1\n}\n", "jq -c .")] {
+        let folder = folder(&[("checks.json", text)]);
+        let (code, _, error) = run(&folder, "--policy three --log checks.json");
+        assert!(code == 2 && error.contains(advice) && error.lines().count() == 1, "{error}");
+    }
 }
 
 /// PowerShell writes such files.
@@ -463,6 +616,8 @@ fn replay_failures_have_exit_code_and_reason() {
     fails("--policy three --log notes.txt", 2, "no line of 2 can be read:\n  notes.txt:1: ");
     fails("--policy three --log access.log --format json", 2, "no line of 7 can be read");
     let empty = report(&folder, "--policy three --log empty.log");
+    let (_, _, told) = run(&folder, "--policy three --log empty.log");
+    assert_eq!(told, "tollgate: the logs have no request, so nothing is decided\n");
     assert_eq!(
         (verdicts(&empty), &empty["from"], &empty["logs"][0]["format"]),
         ((0, 0), &Value::Null, &Value::Null)

@@ -329,3 +329,38 @@ fn missing_terminal_and_missing_node_are_failures() {
     let (code, _, reason) = self::lines(&["--url", "node:7070", "--count", "1"]);
     assert!(code == 1 && reason.contains("--url: write http://host:port"), "{reason}");
 }
+
+/// Another program may answer, and never end its event.
+#[test]
+fn endless_event_is_refused() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    // A second connection gets no answer, so the reason stays.
+    let first = listener.try_clone().unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, mut sent) = (first.accept().unwrap().0, 0);
+        // A client gives up an answer that precedes its call.
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: ");
+        while stream.write_all(&[b'x'; 65_536]).is_ok() {
+            sent += 65_536;
+        }
+        sent
+    });
+    let mut top = Command::new(TOLLGATE)
+        .args(["top", "--json", "--url", &url])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let line = BufReader::new(top.stdout.take().unwrap())
+        .lines()
+        .map(Result::unwrap)
+        .take(60)
+        .find(|line| line.contains("longer than"));
+    assert!(line.is_some_and(|line| line.contains("an event is longer than")));
+    // The buffers of both sockets come on top.
+    assert!(server.join().unwrap() < 32 * 1024 * 1024);
+    top.kill().unwrap();
+    top.wait().unwrap();
+}

@@ -4,10 +4,10 @@
 //! HTML, no mention, no link. Two characters could still end a span or a cell of a table, and are
 //! escaped.
 
-use super::policy_diff::{BeforeAfter, Result, SideResult};
+use super::policy_diff::{BeforeAfter, Result};
 use super::report::Report;
 use super::text::count;
-use crate::cli::offline::{Minute, instant, percent, push};
+use crate::cli::offline::{MarkedChecks, Minute, instant, percent, push};
 use crate::config::visible;
 
 /// The longest shown text, in characters. A comment on a pull request has a limit.
@@ -72,11 +72,11 @@ fn policy(text: &mut String, result: &Result) {
     keys(text, "newly allowed", &result.newly_allowed);
 }
 
-fn keys(text: &mut String, label: &str, side: &SideResult) {
-    let Some(Minute { start, checks, marked }) = side.peak else { return };
+fn keys(text: &mut String, label: &str, side: &MarkedChecks) {
+    let Some(Minute { start, checks, marked }) = side.peaks.first() else { return };
     push(
         text,
-        format_args!("\n{}: peak {marked} of {checks} checks at {}.", capital(label, side), instant(start)),
+        format_args!("\n{}: peak {marked} of {checks} checks at {}.", capital(label, side), instant(*start)),
     );
     if side.keys.top.is_empty() {
         return;
@@ -89,7 +89,7 @@ fn keys(text: &mut String, label: &str, side: &SideResult) {
 }
 
 /// The subject of a sentence on one side.
-fn capital(label: &str, side: &SideResult) -> String {
+fn capital(label: &str, side: &MarkedChecks) -> String {
     let checks = side.checks;
     format!("{checks} {} of {} {label}", if checks == 1 { "check" } else { "checks" }, count(side))
 }

@@ -1,7 +1,7 @@
 //! One policy on a log, by the old and by the new file.
 
 use super::changes::Changed;
-use crate::cli::offline::{Decider, Keys, Minute, Outcome, Peaks, TopKeys};
+use crate::cli::offline::{Decider, Marked, MarkedChecks, Outcome};
 use crate::limit::drain::Over;
 use crate::limit::time::Micros;
 
@@ -10,8 +10,8 @@ pub(super) struct PolicyDiff {
     old: Decider,
     new: Decider,
     counts: Counts,
-    newly_denied: Side,
-    newly_allowed: Side,
+    newly_denied: Marked,
+    newly_allowed: Marked,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -33,33 +33,18 @@ pub(super) struct BeforeAfter {
     pub(super) after: u64,
 }
 
-/// The checks that change in one direction.
-struct Side {
-    checks: u64,
-    keys: Keys,
-    peaks: Peaks,
-}
-
-/// The checks that changed in one direction.
-pub(super) struct SideResult {
-    pub(super) checks: u64,
-    pub(super) keys: TopKeys,
-    /// The minute with the most of them.
-    pub(super) peak: Option<Minute>,
-}
-
 /// The results of one policy.
 pub(super) struct Result {
     pub(super) changed: Changed,
     pub(super) counts: Counts,
-    pub(super) newly_denied: SideResult,
-    pub(super) newly_allowed: SideResult,
+    pub(super) newly_denied: MarkedChecks,
+    pub(super) newly_allowed: MarkedChecks,
 }
 
 impl PolicyDiff {
     pub(super) fn new(changed: Changed, over: Over) -> Self {
         let [old, new] = [&changed.old, &changed.new].map(|policy| Decider::new(policy.clone(), over));
-        let (newly_denied, newly_allowed) = (Side::new(), Side::new());
+        let (newly_denied, newly_allowed) = (Marked::new(1), Marked::new(1));
         Self { changed, old, new, counts: Counts::default(), newly_denied, newly_allowed }
     }
 
@@ -100,23 +85,5 @@ impl BeforeAfter {
     fn add(&mut self, before: bool, after: bool) {
         self.before += u64::from(before);
         self.after += u64::from(after);
-    }
-}
-
-impl Side {
-    fn new() -> Self {
-        Self { checks: 0, keys: Keys::default(), peaks: Peaks::new(|minute| minute.marked, 1) }
-    }
-
-    fn add(&mut self, now: Micros, key: &str, cost: u64, changes: bool) {
-        self.peaks.add(now, changes);
-        if changes {
-            self.checks += 1;
-            self.keys.add(key, cost);
-        }
-    }
-
-    fn end(self, top: usize) -> SideResult {
-        SideResult { checks: self.checks, keys: self.keys.top(top), peak: self.peaks.top().pop() }
     }
 }

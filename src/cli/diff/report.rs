@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::fail_over::FailOver;
-use super::policy_diff::{BeforeAfter, Result, SideResult};
-use crate::cli::offline::{Minute, Summary, instant, share};
+use super::policy_diff::{BeforeAfter, Result};
+use crate::cli::offline::{MarkedChecks, Minute, Summary, instant, share};
 use crate::cli::shown;
 
 /// The result of a diff.
@@ -90,17 +90,15 @@ fn policy(result: &Result) -> Value {
     })
 }
 
-fn side(side: &SideResult, checks: u64) -> Value {
-    let top = side.keys.top.iter();
-    let minute = |Minute { start, checks, marked }: Minute| json!({"minute": instant(start), "checks": checks, "changed": marked});
+fn side(side: &MarkedChecks, checks: u64) -> Value {
+    let minute =
+        |minute: &Minute| json!({"minute": instant(minute.start), "checks": minute.checks, "changed": minute.marked});
     json!({
         "checks": side.checks,
         "share": share(side.checks.into(), checks.into()),
         "keys": side.keys.count,
         "keys_approximate": side.keys.approximate,
-        "top_keys": top
-            .map(|(key, found)| json!({"key": key, "checks": found.checks, "cost": found.cost}))
-            .collect::<Vec<_>>(),
-        "peak_minute": side.peak.map(minute),
+        "top_keys": side.keys.json("checks"),
+        "peak_minute": side.peaks.first().map(minute),
     })
 }

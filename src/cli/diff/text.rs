@@ -1,8 +1,8 @@
 //! The report of a diff for people.
 
-use super::policy_diff::{BeforeAfter, Result, SideResult};
+use super::policy_diff::{BeforeAfter, Result};
 use super::report::Report;
-use crate::cli::offline::{Minute, instant, percent, push};
+use crate::cli::offline::{MarkedChecks, Minute, instant, percent, push};
 use crate::config::visible;
 
 /// The report as text; every line ends with a line end.
@@ -54,28 +54,18 @@ fn policy(text: &mut String, result: &Result) {
     if counts.undecided > 0 {
         push(text, format_args!("  {} not decided: more live keys than a store holds", counts.undecided));
     }
-    keys(text, "newly denied", denied);
-    keys(text, "newly allowed", allowed);
+    denied.keys.write(text, "  keys newly denied most");
+    allowed.keys.write(text, "  keys newly allowed most");
 }
 
 /// The number of keys and the peak minute of one side; empty without a check.
-fn detail(side: &SideResult) -> String {
-    let Some(Minute { start, checks, marked }) = side.peak else { return String::new() };
-    format!("  {}, peak {marked} of {checks} at {}", count(side), instant(start))
+fn detail(side: &MarkedChecks) -> String {
+    let Some(Minute { start, checks, marked }) = side.peaks.first() else { return String::new() };
+    format!("  {}, peak {marked} of {checks} at {}", count(side), instant(*start))
 }
 
 /// The number of keys of one side.
-pub(super) fn count(side: &SideResult) -> String {
+pub(super) fn count(side: &MarkedChecks) -> String {
     let least = if side.keys.approximate { "at least " } else { "" };
     format!("{least}{} {}", side.keys.count, if side.keys.count == 1 { "key" } else { "keys" })
-}
-
-fn keys(text: &mut String, label: &str, side: &SideResult) {
-    if !side.keys.top.is_empty() {
-        let least = if side.keys.approximate { " (at least)" } else { "" };
-        push(text, format_args!("  keys {label} most{least}"));
-    }
-    for (key, found) in &side.keys.top {
-        push(text, format_args!("  {:>10}  {}", found.checks, visible(key)));
-    }
 }

@@ -27,6 +27,20 @@ pub(super) fn host(field: &str) -> Option<Cow<'_, str>> {
     }
 }
 
+/// Whether `text` can be a client of an access log: an address, or a host that may have a port.
+pub(super) fn is_possible(text: &[u8]) -> bool {
+    let is_letter = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._".contains(byte) || !byte.is_ascii();
+    let Ok(text) = std::str::from_utf8(text) else { return true };
+    let host = without_port(text).unwrap_or(text);
+    // A server writes `unix:` for clients of a local socket.
+    !host.is_empty() && (host.as_bytes().iter().all(is_letter) || text == "unix:" || address(text).is_some())
+}
+
+/// As [`address`], of bytes.
+pub(super) fn of_bytes(text: &[u8]) -> Option<IpAddr> {
+    std::str::from_utf8(text).ok().and_then(address)
+}
+
 /// The address in `text`, which may have brackets, a zone and a port.
 pub(super) fn address(text: &str) -> Option<IpAddr> {
     let bracketed = |text: &str| without_zone(text.strip_prefix('[')?.strip_suffix(']')?);

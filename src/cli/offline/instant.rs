@@ -54,14 +54,38 @@ pub(in crate::cli) fn text(at: Micros) -> String {
     format!("{}Z", EPOCH.saturating_add(since))
 }
 
-/// Seconds, ms or us since the epoch: the size reveals the unit. In seconds 10^11 is the year 5138;
-/// in ms it is 1973.
-pub(super) fn number(number: u64) -> Option<Micros> {
-    match number {
-        0..100_000_000_000 => Some(number * MICROS_PER_SECOND),
-        100_000_000_000..100_000_000_000_000 => Some(number * MICROS_PER_MILLI),
-        _ => Some(number).filter(|number| *number < END),
+/// A time as logs write it: RFC 3339, as in an access log, or a number since 1970. The inner `Err`
+/// is a time before 1970.
+pub(super) fn text_in_log(text: &str) -> Option<Result<Micros, &'static str>> {
+    let of_access_log =
+        || common_log(text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text).as_bytes());
+    match rfc3339(text).or_else(of_access_log) {
+        Some(instant) => Some(Micros::try_from(instant).map_err(|_| "is before 1970")),
+        None => in_digits(text).map(Ok),
     }
+}
+
+fn in_digits(text: &str) -> Option<Micros> {
+    let is_digit = |letter: char| letter.is_ascii_digit();
+    match text.split_once('.') {
+        None if text.chars().all(is_digit) => number(text.parse().ok()?),
+        Some((whole, decimals)) if !whole.is_empty() && whole.chars().chain(decimals.chars()).all(is_digit) => {
+            fraction(text.parse().ok()?)
+        }
+        _ => None,
+    }
+}
+
+/// Seconds, ms, us or ns since the epoch: the size reveals the unit. In seconds 10^11 is the year
+/// 5138; in ms it is 1973.
+pub(super) fn number(number: u64) -> Option<Micros> {
+    let instant = match number {
+        0..100_000_000_000 => number * MICROS_PER_SECOND,
+        100_000_000_000..100_000_000_000_000 => number * MICROS_PER_MILLI,
+        100_000_000_000_000..100_000_000_000_000_000 => number,
+        _ => number / 1_000,
+    };
+    Some(instant).filter(|instant| *instant < END)
 }
 
 /// Like [`number`], with a fraction.
@@ -69,7 +93,8 @@ pub(super) fn fraction(number: f64) -> Option<Micros> {
     let scale = match number {
         0.0..1e11 => 1e6,
         1e11..1e14 => 1e3,
-        1e14..9e15 => 1.0,
+        1e14..1e17 => 1.0,
+        1e17..1.8e19 => 1e-3,
         _ => return None,
     };
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is from 0 to 10^17")]
@@ -108,10 +133,39 @@ mod tests {
         assert_eq!(number(1_795_249_446), Some(second));
         assert_eq!(number(1_795_249_446_027), Some(second + 27_000));
         assert_eq!(number(1_795_249_446_027_123), Some(second + 27_123));
-        assert_eq!(number(u64::MAX), None);
+        assert_eq!(number(1_795_249_446_027_123_999), Some(second + 27_123));
+        assert_eq!(number(u64::MAX), Some(18_446_744_073_709_551));
         assert_eq!(fraction(1_795_249_446.027), Some(second + 27_000));
         assert_eq!(fraction(1_795_249_446_027.5), Some(second + 27_500));
+        assert_eq!(fraction(1_795_249_446_027_123_000.0), Some(second + 27_123));
         assert_eq!((fraction(-1.0), fraction(f64::NAN)), (None, None));
+    }
+
+    #[test]
+    fn texts_have_any_form_of_time() {
+        let second = 1_795_249_446_000_000;
+        for (text, instant) in [
+            ("2026-11-21T08:24:06Z", Some(second)),
+            ("2026-11-21T09:24:06+0100", Some(second)),
+            ("21/Nov/2026:08:24:06 +0000", Some(second)),
+            ("[21/Nov/2026:08:24:06 +0000]", Some(second)),
+            ("1795249446", Some(second)),
+            ("1795249446.027", Some(second + 27_000)),
+            ("1795249446027", Some(second + 27_000)),
+            ("1795249446027123456", Some(second + 27_123)),
+            ("", None),
+            (".", None),
+            (".5", None),
+            ("-1", None),
+            ("+1", None),
+            ("1e9", None),
+            ("1.2.3", None),
+            ("inf", None),
+            ("99999999999999999999", None),
+        ] {
+            assert_eq!(text_in_log(text).map(Result::unwrap), instant, "{text}");
+        }
+        assert_eq!(text_in_log("1969-12-31T23:59:59Z"), Some(Err("is before 1970")));
     }
 
     #[test]

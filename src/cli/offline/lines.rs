@@ -23,11 +23,7 @@ impl Lines {
 
     /// Why the log as a whole is unreadable, by its first bytes; call it before the first line.
     pub(super) fn fault(&mut self) -> io::Result<Option<&'static str>> {
-        Ok(match self.input.fill_buf()? {
-            [0x1f, 0x8b, ..] => Some("is compressed: `zcat` it to `--log -`"),
-            [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => Some("is in UTF-16: save it in UTF-8"),
-            _ => None,
-        })
+        Ok(whole_fault(self.input.fill_buf()?))
     }
 
     /// The next line without its end, none at the end of the log. The inner `Err` is a line that is
@@ -66,6 +62,26 @@ impl Lines {
     }
 }
 
+fn whole_fault(first: &[u8]) -> Option<&'static str> {
+    match first {
+        [0x1f, 0x8b, ..] => return Some("is compressed: `zcat` it to `--log -`"),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => return Some("is compressed: `zstdcat` it to `--log -`"),
+        [0xfd, b'7', b'z', b'X', b'Z', ..] => return Some("is compressed: `xzcat` it to `--log -`"),
+        [b'B', b'Z', b'h', b'1'..=b'9', 0x31, ..] => return Some("is compressed: `bzcat` it to `--log -`"),
+        [b'P', b'K', 3, 4, ..] => return Some("is an archive: `unzip -p` it to `--log -`"),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => return Some("is in UTF-16: save it in UTF-8"),
+        _ => {}
+    }
+    let text = first.strip_prefix(b"\xef\xbb\xbf").unwrap_or(first).trim_ascii_start();
+    // A line in brackets with a time or a name begins otherwise.
+    if matches!(text.strip_prefix(b"[").map(<[u8]>::trim_ascii_start), Some([] | [b'{' | b'[' | b']', ..])) {
+        return Some("is a JSON array: `jq -c '.[]'` makes a line of each entry, for `--log -`");
+    }
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let is_split = line.trim_ascii() == b"{" && line.len() < text.len();
+    is_split.then_some("has JSON objects over several lines: `jq -c .` makes a line of each, for `--log -`")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,6 +107,33 @@ mod tests {
     #[test]
     fn byte_order_mark_is_no_part_of_a_line() {
         assert_eq!(all("\u{feff}a\n\u{feff}b".as_bytes()), [Ok(b"a".to_vec()), Ok("\u{feff}b".as_bytes().to_vec())]);
+    }
+
+    #[test]
+    fn file_of_another_kind_has_its_advice() {
+        for (first, advice) in [
+            (&b"\x1f\x8b\x08"[..], Some("`zcat`")),
+            (b"\x28\xb5\x2f\xfd\x00", Some("`zstdcat`")),
+            (b"\xfd7zXZ\x00", Some("`xzcat`")),
+            (b"BZh91AY&SY", Some("`bzcat`")),
+            (b"PK\x03\x04", Some("`unzip -p`")),
+            (b"\xff\xfe{\x00", Some("UTF-8")),
+            (b"[{\"time\":1}]", Some("`jq -c '.[]'`")),
+            (b"\xef\xbb\xbf\n[\n  {", Some("`jq -c '.[]'`")),
+            (b"[]", Some("`jq -c '.[]'`")),
+            (b"{\n  \"time\": 1", Some("`jq -c .`")),
+            (b"[pod/web/nginx] ", None),
+            (b"[2026-11-21 10:00:00] ", None),
+            (b"{\"time\":1}\n", None),
+            (b"{", None),
+            (b"", None),
+        ] {
+            let fault = whole_fault(first);
+            assert!(
+                fault.is_some() == advice.is_some() && fault.unwrap_or("").contains(advice.unwrap_or("")),
+                "{fault:?}"
+            );
+        }
     }
 
     #[test]

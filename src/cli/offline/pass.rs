@@ -4,13 +4,14 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use super::entry::Entry;
 use super::lines::Lines;
 use super::progress::Progress;
-use super::reader::{Format, Reader};
+use super::reader::{Format, READABLE, Reader};
 use super::summary::{Counts, Summary};
 use super::tally::{MINUTE, Peaks};
 use super::{Failure, LogArgs};
-use crate::config::{is_standard_input, origin};
+use crate::config::{is_standard_input, origin, visible};
 use crate::limit::time::Micros;
 
 /// Unreadable lines whose reason is shown.
@@ -26,6 +27,10 @@ struct Pass<'a> {
     unreadable: Vec<String>,
     span: Option<(Micros, Micros)>,
     peaks: Peaks,
+    /// The names that a key can have, by the first log that has some.
+    names: Vec<String>,
+    /// The name of the key.
+    key: String,
     /// Called with the instant, the key and the cost of each request. The instants never decrease.
     check: &'a mut dyn FnMut(Micros, &str, u64),
 }
@@ -34,13 +39,15 @@ struct Pass<'a> {
 /// request.
 ///
 /// # Errors
-/// When a log is unreadable, or has lines but no readable one.
+/// When a log is unreadable, or has lines but no readable one, or when no line has a key.
 pub(in crate::cli) fn read(options: &LogArgs, check: &mut dyn FnMut(Micros, &str, u64)) -> Result<Summary, Failure> {
     let mut pass = Pass {
         options,
         counts: Counts::default(),
         unreadable: Vec::new(),
         span: None,
+        names: Vec::new(),
+        key: String::new(),
         peaks: Peaks::new(|minute| minute.checks, options.top()),
         check,
     };
@@ -52,6 +59,7 @@ pub(in crate::cli) fn read(options: &LogArgs, check: &mut dyn FnMut(Micros, &str
         logs.push((name, format));
     }
     progress.end();
+    pass.check_keys()?;
     let Pass { counts, unreadable, span, peaks, .. } = pass;
     Ok(Summary { logs, counts, unreadable, span, peaks: peaks.top(), over: options.over() })
 }
@@ -63,58 +71,70 @@ impl Pass<'_> {
         let format = self.lines(name, input, progress)?;
         let (lines, unreadable) = (self.counts.lines - before.lines, self.counts.unreadable - before.unreadable);
         if unreadable > 0 && unreadable == lines {
-            let reasons = self.unreadable.join("\n  ");
-            return Err(Failure::Log(format!("no line of {lines} can be read:\n  {reasons}")));
+            let first = self.unreadable.first().map_or("", String::as_str);
+            return Err(Failure::Log(format!("no line of {lines} can be read:\n  {first}\n  {READABLE}")));
         }
         self.unreadable.splice(..0, told);
         self.unreadable.truncate(SHOWN);
         Ok(format)
     }
 
-    /// Reads all lines of the log. Returns the format, detected from the first line unless a flag
-    /// sets it.
+    /// Reads all lines of the log. Returns the format, detected from the first readable line unless
+    /// a flag sets it.
     fn lines(&mut self, name: &str, input: Box<dyn Read>, progress: &Progress) -> Result<Option<Format>, Failure> {
         let (mut lines, mut number) = (Lines::new(input), 0u64);
         let failed = |error: io::Error| Failure::Log(format!("{name} cannot be read: {error}"));
         if let Some(fault) = lines.fault().map_err(failed)? {
             return Err(Failure::Log(format!("{name} {fault}")));
         }
-        let mut reader: Option<(Format, Reader)> = None;
+        let mut reader = Reader::new(self.options)?;
         let before = progress.position();
         loop {
             progress.show(before, lines.bytes, number);
-            let line = match lines.next() {
-                Ok(Some(line)) => line,
-                Ok(None) => return Ok(reader.map(|(format, _)| format)),
-                Err(error) => return Err(failed(error)),
-            };
+            let Some(line) = lines.next().map_err(failed)? else { break };
             number += 1;
-            if line.as_ref().is_ok_and(|line| line.trim_ascii().is_empty()) {
-                continue;
-            }
-            self.counts.lines += 1;
-            let line = match line {
-                Ok(line) => line,
-                Err(reason) => {
-                    self.refuse(name, number, &reason);
-                    continue;
-                }
+            let read = match line {
+                Ok(line) => reader.read(line)?,
+                Err(reason) => Err(reason.into()),
             };
-            let (_, reader) = match &mut reader {
-                Some(known) => known,
-                None => {
-                    let format = self.options.format.unwrap_or_else(|| Format::of(line));
-                    reader.insert((format, Reader::new(format, self.options)?))
-                }
-            };
-            match reader.read(line) {
-                Ok(entry) => match &entry.key {
-                    Some(key) => self.check(entry.time, key, entry.cost),
-                    None => self.counts.without_key += 1,
-                },
+            self.counts.lines += u64::from(!matches!(read, Ok(None)));
+            match read {
+                Ok(None) => {}
+                Ok(Some(Entry { time, key: Some(key), cost })) => self.check(time, &key, cost),
+                Ok(Some(Entry { key: None, .. })) => self.counts.without_key += 1,
                 Err(reason) => self.refuse(name, number, &reason),
             }
         }
+        let format = reader.format().filter(|_| number > 0);
+        if self.names.is_empty() {
+            self.names = reader.names;
+        }
+        if self.key.is_empty() {
+            self.key = self
+                .options
+                .key
+                .clone()
+                .or_else(|| format.map(|format| format.key().to_owned()))
+                .unwrap_or_default();
+        }
+        Ok(format)
+    }
+
+    /// # Errors
+    /// When there are lines, but none has the key: the wrong one is named.
+    fn check_keys(&self) -> Result<(), Failure> {
+        if self.counts.requests > 0 || self.counts.without_key == 0 {
+            return Ok(());
+        }
+        let names: Vec<_> = self.names.iter().map(|name| format!("`{}`", visible(name))).collect();
+        let known = match names.as_slice() {
+            [] => String::new(),
+            _ => format!(", and the first line has {}: name the key by --key", names.join(", ")),
+        };
+        Err(Failure::Log(format!(
+            "the logs have no request: no line has the key `{}`{known}",
+            visible(&self.key)
+        )))
     }
 
     fn check(&mut self, time: Micros, key: &str, cost: u64) {

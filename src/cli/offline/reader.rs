@@ -2,12 +2,20 @@
 
 use std::borrow::Cow;
 
-use super::access_log::{AccessLog, Field};
+use super::access_log::AccessLog;
 use super::entry::{Cost, Entry};
-use super::json::Members;
+use super::field::Field;
+use super::json::{self, Members};
+use super::load_balancer::LoadBalancer;
+use super::shipper::Shipper;
+use super::w3c::W3c;
 use super::{Failure, LogArgs};
 use crate::limit::key::check_length;
 use crate::limit::quota::MAX_UNITS;
+
+/// The formats, for the message about another one.
+pub(super) const READABLE: &str = "readable are the common and combined logs of web servers, JSON lines, W3C logs with \
+                                   `#Fields:` (IIS, CloudFront), and logs of AWS load balancers";
 
 /// How a log is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -18,6 +26,10 @@ pub(in crate::cli) enum Format {
     Combined,
     /// One object a line
     Json,
+    /// Columns that `#Fields:` names, as of IIS and CloudFront
+    W3c,
+    /// A load balancer of AWS
+    Alb,
 }
 
 impl Format {
@@ -26,67 +38,153 @@ impl Format {
             Self::Common => "common",
             Self::Combined => "combined",
             Self::Json => "json",
+            Self::W3c => "w3c",
+            Self::Alb => "alb",
         }
     }
 
-    /// Detects the format from the first line of a log.
-    pub(super) fn of(line: &[u8]) -> Self {
-        match line.trim_ascii_start().first() {
-            Some(b'{') => Self::Json,
-            _ if line.ends_with(b"\"") => Self::Combined,
-            _ => Self::Common,
+    /// The name of the key if no flag names one.
+    pub(super) fn key(self) -> &'static str {
+        if self == Self::Json { "key" } else { "client" }
+    }
+
+    /// The format that begins with a line, if the line does not need [`Shipper::unwrap`].
+    fn of_raw(line: &[u8]) -> Option<Self> {
+        match line {
+            _ if W3c::is_line(line) => Some(Self::W3c),
+            _ if LoadBalancer::is_line(line) => Some(Self::Alb),
+            _ => None,
         }
+    }
+
+    /// The format of a line.
+    ///
+    /// # Errors
+    /// Why it is of no other format than an access log, nor of that.
+    fn of(line: &[u8]) -> Result<Self, Cow<'static, str>> {
+        if line.trim_ascii_start().starts_with(b"{") {
+            return Ok(Self::Json);
+        }
+        AccessLog::new(Field::Client, Some(1)).read(line)?;
+        Ok(if line.ends_with(b"\"") { Self::Combined } else { Self::Common })
     }
 }
 
 /// Reads the lines of one log.
-pub(super) enum Reader {
-    AccessLog(AccessLog),
-    Json(Members),
+pub(super) struct Reader<'o> {
+    options: &'o LogArgs,
+    shipper: Shipper,
+    format: Option<(Format, Parser)>,
+    /// The names that a key can have by the first line.
+    pub(super) names: Vec<String>,
 }
 
-impl Reader {
-    /// A reader for a log of this format.
-    ///
+/// The parser of one format.
+enum Parser {
+    AccessLog(AccessLog),
+    Json(Members),
+    W3c(W3c),
+    LoadBalancer(LoadBalancer),
+}
+
+/// The data of a line, none if it has no request, or the reason why it cannot be read.
+type Read<'a> = Result<Option<Entry<'a>>, Cow<'static, str>>;
+
+impl<'o> Reader<'o> {
     /// # Errors
-    /// When the format has no such field.
-    pub(super) fn new(format: Format, options: &LogArgs) -> Result<Self, Failure> {
-        let cost = options.cost.as_deref().map(cost).transpose()?;
-        match format {
-            Format::Json => {
-                let key = options.key.clone().unwrap_or_else(|| "key".to_owned());
-                Ok(Self::Json(Members::new(key, cost.unwrap_or_else(|| Cost::Field("cost".to_owned())))))
-            }
-            Format::Common | Format::Combined => {
-                let key = options.key.as_deref().map_or(Ok(Field::Client), Field::named)?;
-                let cost = match cost {
-                    Some(Cost::Field(name)) if name == "bytes" => None,
-                    Some(Cost::Field(name)) => {
-                        return Err(Failure::Usage(format!("--cost {name}: of an access log a number or `bytes`")));
-                    }
-                    Some(Cost::Always(cost)) => Some(cost),
-                    None => Some(1),
-                };
-                Ok(Self::AccessLog(AccessLog::new(key, cost)))
-            }
-        }
+    /// When a format is given that has no such field.
+    pub(super) fn new(options: &'o LogArgs) -> Result<Self, Failure> {
+        let parser = |format| Ok((format, Parser::new(format, options)?));
+        let format = options.format.map(parser).transpose()?;
+        Ok(Self { options, shipper: Shipper::default(), format, names: Vec::new() })
+    }
+
+    /// The format of the first readable line.
+    pub(super) fn format(&self) -> Option<Format> {
+        self.format.as_ref().map(|(format, _)| *format)
     }
 
     /// Parses a line.
     ///
     /// # Errors
-    /// The reason why it cannot be read.
-    pub(super) fn read<'a>(&mut self, line: &'a [u8]) -> Result<Entry<'a>, Cow<'static, str>> {
+    /// When the format of the log has no field that the options name.
+    pub(super) fn read<'a>(&'a mut self, line: &'a [u8]) -> Result<Read<'a>, Failure> {
+        let raw = self.format().or_else(|| Format::of_raw(line));
+        let line = match raw {
+            Some(Format::W3c | Format::Alb) => line,
+            _ => match self.shipper.unwrap(line) {
+                Some(line) if !line.trim_ascii().is_empty() => line,
+                _ => return Ok(Ok(None)),
+            },
+        };
+        let (_, parser) = match &mut self.format {
+            Some(known) => known,
+            unknown => {
+                let format = match raw.map_or_else(|| Format::of(line), Ok) {
+                    Ok(format) => format,
+                    Err(reason) => return Ok(Err(reason)),
+                };
+                if format == Format::Json {
+                    self.names = json::names(line);
+                }
+                unknown.insert((format, Parser::new(format, self.options)?))
+            }
+        };
+        let read = parser.read(line);
+        if let (Parser::W3c(log), Ok(None)) = (parser, &read) {
+            self.names.clone_from(&log.names);
+        }
+        Ok(read)
+    }
+}
+
+impl Parser {
+    fn new(format: Format, options: &LogArgs) -> Result<Self, Failure> {
+        let cost = options.cost.as_deref().map(cost).transpose()?;
+        if let Some(time) = options.time.as_ref().filter(|_| format != Format::Json) {
+            return Err(Failure::Usage(format!("--time {time}: only JSON lines name their time")));
+        }
+        let key = options.key.as_deref();
+        let bytes_or = |cost| match cost {
+            Some(Cost::Field(name)) if name == "bytes" => Ok(None),
+            Some(Cost::Field(name)) => {
+                Err(Failure::Usage(format!("--cost {name}: of an access log a number or `bytes`")))
+            }
+            Some(Cost::Always(cost)) => Ok(Some(cost)),
+            None => Ok(Some(1)),
+        };
+        Ok(match format {
+            Format::Json => {
+                let cost = cost.unwrap_or_else(|| Cost::Field("cost".to_owned()));
+                Self::Json(Members::new(options.time.clone(), key.unwrap_or(format.key()).to_owned(), cost))
+            }
+            Format::W3c => Self::W3c(W3c::new(options.key.clone(), cost.unwrap_or(Cost::Always(1)))),
+            Format::Common | Format::Combined => {
+                Self::AccessLog(AccessLog::new(Field::of(key, "an access log", |_| true)?, bytes_or(cost)?))
+            }
+            Format::Alb => {
+                let key = Field::of(key, "a log of a load balancer", LoadBalancer::has)?;
+                Self::LoadBalancer(LoadBalancer::new(key, bytes_or(cost)?))
+            }
+        })
+    }
+
+    fn read<'a>(&mut self, line: &'a [u8]) -> Read<'a> {
         let entry = match self {
             Self::AccessLog(log) => log.read(line)?,
             Self::Json(log) => log.read(line)?,
+            Self::LoadBalancer(log) => log.read(line)?,
+            Self::W3c(log) => match log.read(line)? {
+                Some(entry) => entry,
+                None => return Ok(None),
+            },
         };
         if entry.cost > MAX_UNITS {
             return Err(format!("a cost of {}, the most is {MAX_UNITS}", entry.cost).into());
         }
         let key = entry.key.filter(|key| !key.is_empty());
         key.as_deref().map_or(Ok(()), check_length).map_err(|wrong| format!("the key {wrong}"))?;
-        Ok(Entry { key, ..entry })
+        Ok(Some(Entry { key, ..entry }))
     }
 }
 

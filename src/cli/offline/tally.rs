@@ -3,6 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
+use serde_json::{Value, json};
+
+use super::summary::push;
+use crate::config::visible;
 use crate::limit::time::Micros;
 
 /// A minute, us.
@@ -21,7 +25,7 @@ pub(in crate::cli) struct KeyChecks {
 /// Counts checks by key. When there are too many keys, the half with fewer checks is dropped.
 /// Counts of the remaining keys may then be too small.
 #[derive(Debug, Default)]
-pub(in crate::cli) struct Keys {
+pub(super) struct Keys {
     by_key: HashMap<Box<str>, KeyChecks>,
     /// Whether any key was dropped.
     forgot: bool,
@@ -38,8 +42,28 @@ pub(in crate::cli) struct TopKeys {
     pub(in crate::cli) approximate: bool,
 }
 
+impl TopKeys {
+    /// For a report as JSON; `checks` is the name of the number of checks.
+    pub(in crate::cli) fn json(&self, checks: &str) -> Value {
+        self.top
+            .iter()
+            .map(|(key, found)| json!({"key": key, checks: found.checks, "cost": found.cost}))
+            .collect()
+    }
+
+    /// For a report as text, below `head`.
+    pub(in crate::cli) fn write(&self, text: &mut String, head: &str) {
+        if !self.top.is_empty() {
+            push(text, format_args!("{head}{}", if self.approximate { " (at least)" } else { "" }));
+        }
+        for (key, found) in &self.top {
+            push(text, format_args!("  {:>10}  {}", found.checks, visible(key)));
+        }
+    }
+}
+
 impl Keys {
-    pub(in crate::cli) fn add(&mut self, key: &str, cost: u64) {
+    fn add(&mut self, key: &str, cost: u64) {
         if let Some(known) = self.by_key.get_mut(key) {
             known.checks += 1;
             known.cost = known.cost.saturating_add(cost);
@@ -51,7 +75,7 @@ impl Keys {
         self.by_key.insert(key.into(), KeyChecks { checks: 1, cost });
     }
 
-    pub(in crate::cli) fn top(self, most: usize) -> TopKeys {
+    fn top(self, most: usize) -> TopKeys {
         // A dropped key may have returned, so only the size of a full table is certain.
         let count = if self.forgot { KEYS } else { self.by_key.len() };
         let mut top: Vec<_> = self.by_key.into_iter().map(|(key, checks)| (key.into_string(), checks)).collect();
@@ -90,7 +114,7 @@ type Rank = fn(&Minute) -> u64;
 /// The peak minutes; time never goes back. One minute is open, and only the highest closed ones are
 /// kept.
 #[derive(Debug)]
-pub(in crate::cli) struct Peaks {
+pub(super) struct Peaks {
     rank: Rank,
     count: usize,
     open: Minute,
@@ -98,11 +122,11 @@ pub(in crate::cli) struct Peaks {
 }
 
 impl Peaks {
-    pub(in crate::cli) fn new(rank: Rank, count: usize) -> Self {
+    pub(super) fn new(rank: Rank, count: usize) -> Self {
         Self { rank, count, open: Minute::default(), highest: Vec::new() }
     }
 
-    pub(in crate::cli) fn add(&mut self, now: Micros, marked: bool) {
+    pub(super) fn add(&mut self, now: Micros, marked: bool) {
         if now >= self.open.start + MINUTE {
             self.close();
             self.open = Minute { start: now - now % MINUTE, ..Minute::default() };
@@ -112,7 +136,7 @@ impl Peaks {
     }
 
     /// The peaks, highest first, ties by time.
-    pub(in crate::cli) fn top(mut self) -> Vec<Minute> {
+    pub(super) fn top(mut self) -> Vec<Minute> {
         self.close();
         self.highest
     }
@@ -126,6 +150,45 @@ impl Peaks {
             self.highest.insert(after, self.open);
             self.highest.truncate(self.count);
         }
+    }
+}
+
+/// Checks with a property, such as denials: their number and cost, their keys, their minutes.
+#[derive(Debug)]
+pub(in crate::cli) struct Marked {
+    checks: u64,
+    cost: u128,
+    keys: Keys,
+    peaks: Peaks,
+}
+
+/// The marked checks of a whole log.
+pub(in crate::cli) struct MarkedChecks {
+    pub(in crate::cli) checks: u64,
+    pub(in crate::cli) cost: u128,
+    pub(in crate::cli) keys: TopKeys,
+    /// The minutes with the most of them.
+    pub(in crate::cli) peaks: Vec<Minute>,
+}
+
+impl Marked {
+    /// Keeps this many minutes.
+    pub(in crate::cli) fn new(minutes: usize) -> Self {
+        Self { checks: 0, cost: 0, keys: Keys::default(), peaks: Peaks::new(|minute| minute.marked, minutes) }
+    }
+
+    pub(in crate::cli) fn add(&mut self, now: Micros, key: &str, cost: u64, is_marked: bool) {
+        self.peaks.add(now, is_marked);
+        if is_marked {
+            self.checks += 1;
+            self.cost += u128::from(cost);
+            self.keys.add(key, cost);
+        }
+    }
+
+    /// Keeps this many keys.
+    pub(in crate::cli) fn end(self, keys: usize) -> MarkedChecks {
+        MarkedChecks { checks: self.checks, cost: self.cost, keys: self.keys.top(keys), peaks: self.peaks.top() }
     }
 }
 

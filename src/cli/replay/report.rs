@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use super::policy_replay::Result;
 use crate::cli::offline::{Minute, Summary, instant, percent, push, share, units};
 use crate::cli::shown;
-use crate::config::visible;
 use crate::limit::drain::Over;
 
 /// The report as one JSON document, with a line end.
@@ -15,24 +14,20 @@ pub(super) fn json(summary: &Summary, results: &[Result]) -> String {
     shown::json(&format!("{:#}\n", Value::Object(report)))
 }
 
-fn policy(result: &Result) -> Value {
-    let counts = &result.counts;
-    let keys = result.keys.top.iter();
-    let peaks = result.peaks.iter();
+fn policy(Result { policy, counts, denied }: &Result) -> Value {
+    let peaks = denied.peaks.iter();
     json!({
-        "policy": result.policy.name,
+        "policy": policy.name,
         "checks": counts.checks,
-        "allowed": counts.checks - counts.denied,
-        "denied": counts.denied,
-        "denied_share": share(counts.denied.into(), counts.checks.into()),
+        "allowed": counts.checks - denied.checks,
+        "denied": denied.checks,
+        "denied_share": share(denied.checks.into(), counts.checks.into()),
         "cost": units(counts.cost),
-        "cost_denied": units(counts.cost_denied),
+        "cost_denied": units(denied.cost),
         "refused_keys": counts.refused,
         "undecided": counts.undecided,
-        "top_denied_keys": keys
-            .map(|(key, denials)| json!({"key": key, "denied": denials.checks, "cost": denials.cost}))
-            .collect::<Vec<_>>(),
-        "top_denied_keys_approximate": result.keys.approximate,
+        "top_denied_keys": denied.keys.json("denied"),
+        "top_denied_keys_approximate": denied.keys.approximate,
         "peak_minutes": peaks
             .map(|minute| json!({"minute": instant(minute.start), "checks": minute.checks, "denied": minute.marked}))
             .collect::<Vec<_>>(),
@@ -60,16 +55,16 @@ fn table(text: &mut String, results: &[Result], over: Over) {
         text,
         format_args!("{:width$}  {:>12}  {:>12}  {:>8}  {:>11}", "POLICY", head[0], head[1], head[2], head[3]),
     );
-    for Result { policy, counts, .. } in results {
-        let checks = percent(counts.denied.into(), counts.checks.into());
-        let cost = percent(counts.cost_denied, counts.cost);
-        let (name, all, denied) = (&policy.name, counts.checks, counts.denied);
+    for Result { policy, counts, denied } in results {
+        let checks = percent(denied.checks.into(), counts.checks.into());
+        let cost = percent(denied.cost, counts.cost);
+        let (name, all, denied) = (&policy.name, counts.checks, denied.checks);
         push(text, format_args!("{name:width$}  {all:>12}  {denied:>12}  {checks:>8}  {cost:>11}"));
     }
 }
 
-fn details(text: &mut String, result: &Result) {
-    let (name, counts) = (&result.policy.name, &result.counts);
+fn details(text: &mut String, Result { policy, counts, denied }: &Result) {
+    let name = &policy.name;
     if counts.refused > 0 {
         push(
             text,
@@ -79,17 +74,11 @@ fn details(text: &mut String, result: &Result) {
     if counts.undecided > 0 {
         push(text, format_args!("\n{name}: {} not decided: more live keys than a store holds", counts.undecided));
     }
-    if !result.keys.top.is_empty() {
-        let least = if result.keys.approximate { " (at least)" } else { "" };
-        push(text, format_args!("\n{name}: keys denied most{least}"));
-    }
-    for (key, denials) in &result.keys.top {
-        push(text, format_args!("  {:>10}  {}", denials.checks, visible(key)));
-    }
-    if !result.peaks.is_empty() {
+    denied.keys.write(text, &format!("\n{name}: keys denied most"));
+    if !denied.peaks.is_empty() {
         push(text, format_args!("\n{name}: minutes denied most"));
     }
-    for Minute { start, checks, marked } in &result.peaks {
+    for Minute { start, checks, marked } in &denied.peaks {
         push(text, format_args!("  {marked:>10}  of {checks} at {}", instant(*start)));
     }
 }

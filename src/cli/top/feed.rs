@@ -56,10 +56,10 @@ pub(super) struct Question {
 impl Feed {
     /// Sends the snapshots of the node, with the `seconds` before the first one, until their
     /// receiver is gone.
-    pub(super) async fn follow(self, seconds: u64) {
+    pub(super) async fn follow(self, mut seconds: u64) {
         let mut pause = PAUSE.0;
         loop {
-            let Err(reason) = self.read(seconds, &mut pause).await else { return };
+            let Err(reason) = self.read(&mut seconds, &mut pause).await else { return };
             if self.news.send((self.place, News::Lost(reason))).await.is_err() {
                 return;
             }
@@ -68,8 +68,9 @@ impl Feed {
         }
     }
 
-    /// Ends without an error when the receiver is gone.
-    async fn read(&self, seconds: u64, pause: &mut Duration) -> Result<(), String> {
+    /// Ends without an error when the receiver is gone. The next connection leaves out a history
+    /// that is too long.
+    async fn read(&self, seconds: &mut u64, pause: &mut Duration) -> Result<(), String> {
         let path = format!("/v1/live?seconds={seconds}");
         let sent = self.access.send(&self.target, Method::GET, &path, Bytes::new());
         let response = timeout(TIMEOUT, sent).await.unwrap_or_else(|_| Err("no answer within 5 seconds".into()))?;
@@ -77,13 +78,16 @@ impl Feed {
             let read = timeout(TIMEOUT, Answer::read(response)).await;
             return Err(read.unwrap_or_else(|_| Err("no answer within 5 seconds".into()))?.failure());
         }
-        let (mut body, mut events) = (response.into_body(), Events::default());
+        let (mut body, mut events) = (response.into_body(), Events::new(*seconds));
         loop {
             let frame = timeout(SILENCE, body.frame()).await.map_err(|_| "no snapshot for 10 seconds")?;
             let frame = frame.ok_or("the node has ended the stream")?.map_err(|error| error.to_string())?;
             let mut found = Vec::new();
             if let Some(bytes) = frame.data_ref() {
-                events.push(bytes, |event| found.push(event))?;
+                events.push(bytes, |event| found.push(event)).map_err(|fault| {
+                    *seconds = 1;
+                    fault.to_string()
+                })?;
             }
             for event in found {
                 let snapshot = serde_json::from_str(&event);

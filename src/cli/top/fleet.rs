@@ -11,6 +11,10 @@ use super::snapshot::{Checks, Denied, Second, Server, Shard, Snapshot};
 /// The longest span that is shown, in seconds.
 pub(super) const MOST_SECONDS: u64 = 15 * 60;
 
+/// The most rows of any list of a snapshot, and the longest name in it, bytes. A node sends fewer.
+const MOST_ROWS: usize = 1024;
+const LONGEST_NAME: usize = 1024;
+
 /// All nodes, in the order of the command line.
 #[derive(Debug)]
 pub(super) struct Fleet {
@@ -206,11 +210,16 @@ impl Fleet {
 
 impl Node {
     fn note(&mut self, mut snapshot: Snapshot) {
+        bound(&mut snapshot);
         // A new connection sends seconds again.
         let known = self.seconds.back().map_or(0, |second| second.at);
+        let mut last = known;
         let seconds = std::mem::take(&mut snapshot.seconds);
         let newest = seconds.last().map_or(0, |second| second.at);
         for second in seconds.into_iter().filter(|second| second.at > known) {
+            if std::mem::replace(&mut last, second.at) >= second.at {
+                continue;
+            }
             // No line has the history of before the first snapshot.
             let is_new = known > 0 || second.at == newest;
             for Checks { policy, outcome, source, count } in second.checks.iter().filter(|_| is_new).cloned() {
@@ -218,7 +227,7 @@ impl Node {
             }
             self.seconds.push_back(second);
         }
-        while self.seconds.front().is_some_and(|second| second.at + MOST_SECONDS < newest) {
+        while self.seconds.front().is_some_and(|second| second.at.saturating_add(MOST_SECONDS) < newest) {
             self.seconds.pop_front();
         }
         (self.last, self.lost, self.was_heard) = (Some(snapshot), None, true);
@@ -250,6 +259,19 @@ impl Span {
     pub(super) fn question(&self) -> Option<Question> {
         let Self { minutes, policy } = self.clone();
         (minutes != 1 || policy.is_some()).then_some(Question { minutes, policy })
+    }
+}
+
+/// Drops what no node of Tollgate sends: what answers may be another program.
+fn bound(snapshot: &mut Snapshot) {
+    let is_name = |name: &String| name.len() <= LONGEST_NAME;
+    snapshot.top.truncate(MOST_ROWS);
+    snapshot.policies.names.truncate(MOST_ROWS);
+    snapshot.store.shards.truncate(MOST_ROWS);
+    for Second { checks, .. } in &mut snapshot.seconds {
+        checks.truncate(MOST_ROWS);
+        checks.retain(|checks| [&checks.policy, &checks.outcome, &checks.source].into_iter().all(is_name));
+        checks.shrink_to_fit();
     }
 }
 
@@ -343,6 +365,25 @@ mod tests {
         let shard = &sum.shards[0];
         assert_eq!((shard.nodes, shard.up, shard.queued, shard.errors), (2, 2, 4, 2));
         assert_eq!((shard.clock_offset_us, shard.server.keys), (Some(-7), Some(9)));
+    }
+
+    /// Another program may answer.
+    #[test]
+    fn snapshots_are_kept_in_bounded_memory() {
+        let mut fleet = fleet(1);
+        let check = json!({"policy": "p", "outcome": "denied", "source": "store", "count": 1});
+        let long = json!({"policy": "x".repeat(5000), "outcome": "denied", "source": "store", "count": 1});
+        let checks: Vec<_> = std::iter::once(long).chain((0..1100).map(|_| check.clone())).collect();
+        for at in 1..4u64 {
+            let seconds: Vec<_> = (0..3).map(|_| json!({"at": at, "checks": checks})).collect();
+            let top = vec![json!({"policy": "p", "denied": 1}); 1100];
+            let snapshot = json!({"seconds": seconds, "top": top, "policies": {"names": vec!["p"; 1100]}});
+            fleet.note(0, News::Snapshot(serde_json::from_value(snapshot).unwrap()));
+        }
+        let node = &fleet.nodes[0];
+        assert_eq!(node.seconds.iter().map(|second| second.checks.len()).collect::<Vec<_>>(), [MOST_ROWS - 1; 3]);
+        let last = node.last.as_ref().unwrap();
+        assert_eq!((last.top.len(), last.policies.names.len()), (MOST_ROWS, MOST_ROWS));
     }
 
     #[test]

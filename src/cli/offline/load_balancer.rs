@@ -1,0 +1,153 @@
+//! Access logs of the load balancers of AWS: Application Load Balancers, and classic ones, whose
+//! lines lack the first word.
+//!
+//! `type time balancer client:port target:port seconds seconds seconds status status received sent
+//! "request" "user-agent" ...`
+
+use std::borrow::Cow;
+
+use super::client;
+use super::entry::Entry;
+use super::field::{Field, path};
+use super::instant;
+
+/// The first word of a line.
+const TYPES: [&[u8]; 6] = [b"http", b"https", b"h2", b"grpcs", b"ws", b"wss"];
+
+/// The fields from the time on that have a use.
+const TIME: usize = 0;
+const CLIENT: usize = 2;
+const STATUS: usize = 7;
+const SENT: usize = 10;
+const REQUEST: usize = 11;
+const AGENT: usize = 12;
+
+/// Reads the lines of a load balancer.
+#[derive(Debug)]
+pub(super) struct LoadBalancer {
+    key: Field,
+    /// None: the bytes that were sent to the client.
+    cost: Option<u64>,
+}
+
+impl LoadBalancer {
+    pub(super) fn new(key: Field, cost: Option<u64>) -> Self {
+        Self { key, cost }
+    }
+
+    pub(super) fn has(field: Field) -> bool {
+        !matches!(field, Field::User | Field::Referer | Field::Forwarded)
+    }
+
+    /// Whether a log with this line is one of a load balancer.
+    pub(super) fn is_line(line: &[u8]) -> bool {
+        Self::new(Field::Client, None).read(line).is_ok()
+    }
+
+    /// See [`super::reader::Reader::read`].
+    pub(super) fn read<'a>(&self, line: &'a [u8]) -> Result<Entry<'a>, Cow<'static, str>> {
+        let mut words = values(line).peekable();
+        words.next_if(|first| TYPES.contains(first));
+        // A classic load balancer writes neither a user agent for TCP, nor one before 2014.
+        let fields: Vec<&[u8]> = words.take(AGENT + 1).collect();
+        let field = |place: usize| fields.get(place).copied().unwrap_or_default();
+        let text = |place| std::str::from_utf8(field(place)).map_err(|_| "the line is not UTF-8");
+        if fields.len() <= REQUEST {
+            return Err("not a line of a load balancer".into());
+        }
+        let time = instant::text_in_log(text(TIME)?)
+            .ok_or("the second word is no time")?
+            .map_err(|_| "the time is before 1970")?;
+        let peer = text(CLIENT)?;
+        if peer != "-" && client::address(peer).is_none() {
+            return Err("no client address".into());
+        }
+        let sent = text(SENT)?.parse().map_err(|_| "no number of sent bytes");
+        let mut request = field(REQUEST).split(|byte| *byte == b' ');
+        let key = match self.key {
+            Field::Method => request.next().unwrap_or_default(),
+            Field::Path => request.nth(1).map(path).unwrap_or_default(),
+            Field::Status => field(STATUS),
+            Field::UserAgent => field(AGENT),
+            _ => peer.as_bytes(),
+        };
+        let key = std::str::from_utf8(key).map_err(|_| "the key is not UTF-8")?;
+        let key = Some(key).filter(|key| *key != "-");
+        let key = if self.key == Field::Client { key.and_then(client::host) } else { key.map(Cow::Borrowed) };
+        Ok(Entry { time, key, cost: self.cost.map_or(sent, Ok)? })
+    }
+}
+
+/// The values of a line, between blanks; those in quotes may have blanks.
+fn values(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = line;
+    std::iter::from_fn(move || {
+        rest = rest.trim_ascii_start();
+        if rest.is_empty() {
+            return None;
+        }
+        let (value, after) = match rest.strip_prefix(b"\"") {
+            Some(inside) => {
+                let end = closing(inside);
+                (&inside[..end], inside.get(end + 1..).unwrap_or_default())
+            }
+            None => rest.split_at(memchr::memchr(b' ', rest).unwrap_or(rest.len())),
+        };
+        rest = after;
+        Some(value)
+    })
+}
+
+/// The place of the quote that ends a value.
+fn closing(inside: &[u8]) -> usize {
+    let mut from = 0;
+    while let Some(at) = inside.get(from..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
+        if inside[from + at] == b'"' {
+            return from + at;
+        }
+        from += at + 2;
+    }
+    inside.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const APPLICATION: &str = r#"https 2018-07-02T22:23:00.186641Z app/my-loadbalancer/50dc6c495c0c9188 192.168.131.39:2817 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57 "GET https://www.example.com:443/a?b=c HTTP/1.1" "curl \"7\" x" ECDHE-RSA-AES128-GCM-SHA256 TLSv1.2 arn:aws:x "Root=1" "www.example.com" "arn" 0 2018-07-02T22:22:48.364000Z "authenticate,forward" "-" "-""#;
+
+    #[test]
+    fn fields_of_both_kinds_are_found() {
+        let classic = APPLICATION.strip_prefix("https ").unwrap();
+        for line in [APPLICATION, classic] {
+            for (name, expected) in [
+                ("client", "192.168.131.39"),
+                ("method", "GET"),
+                ("path", "/a"),
+                ("status", "200"),
+                ("user-agent", r#"curl \"7\" x"#),
+            ] {
+                let log = LoadBalancer::new(Field::named(name).unwrap(), None);
+                let expected = Entry { time: 1_530_570_180_186_641, key: Some(expected.into()), cost: 57 };
+                assert_eq!(log.read(line.as_bytes()), Ok(expected), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_lines_are_no_lines_of_a_load_balancer() {
+        for line in [
+            "",
+            "http",
+            "https 2018-07-02T22:23:00.186641Z app 192.168.131.39:2817",
+            r#"https noon app 192.168.131.39:2817 - -1 -1 -1 400 - 0 57 "- - -" "-""#,
+            r#"https 2018-07-02T22:23:00Z app web - -1 -1 -1 400 - 0 57 "- - -" "-""#,
+            r#"203.0.113.7 - - [21/Nov/2026:10:00:01 +0000] "GET / HTTP/1.1" 200 1 "-" "-""#,
+        ] {
+            assert!(!LoadBalancer::is_line(line.as_bytes()), "{line}");
+        }
+        for end in 0..APPLICATION.len() {
+            let _ = LoadBalancer::is_line(&APPLICATION.as_bytes()[..end]);
+        }
+    }
+}
