@@ -5,7 +5,7 @@
 //   for i in $(seq 21); do curl -w ' %{http_code}\n' -H 'Authorization: Bearer anna' 127.0.0.1:3000; done
 import express from 'express'
 
-import { tollgate } from '@tollgate/client/express'
+import { tollgate } from 'tollgate-limiter/express'
 
 const app = express()
 app.use(tollgate({

@@ -7,8 +7,10 @@ export interface Call {
   method: 'GET' | 'POST' | 'DELETE'
   path: string
   body?: string
-  traceparent?: string
-  /** A repetition changes nothing: the checks have ids, or the call only reads. */
+  /** The body of a repetition, if it differs. */
+  again?: (() => string) | undefined
+  traceparent?: string | undefined
+  /** Whether a node may get it that may have got it before. */
   repeatable: boolean
 }
 
@@ -21,6 +23,8 @@ export class NoAnswer extends Error {
 
 /** More calls than connections wait for their turn. */
 const MOST_CONNECTIONS = 64
+/** A timer that is later than this was held up. */
+const LATE_MS = 5
 /** A header value that needs no escapes and ends no line. */
 const VISIBLE = /^[\x21-\x7e]+$/
 const TRACEPARENT = /^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$/
@@ -63,7 +67,11 @@ export class Link {
     this.head = ` HTTP/1.1\r\nHost: ${url.host}\r\n`
   }
 
-  /** Sends `call` and reads the answer, or rejects with `NoAnswer` after at most `timeoutMs`. */
+  /**
+   * Sends `call` and reads the answer, or rejects with `NoAnswer` after `timeoutMs`. While this
+   * process is late, its node may be waiting for it. So a late timer waits as long again as it was
+   * late, at most `timeoutMs` in all.
+   */
   exchange(call: Call, token: string | undefined, timeoutMs: number): Promise<Answer> {
     const request = this.requestOf(call, token)
     return new Promise((resolve, reject) => {
@@ -80,8 +88,17 @@ export class Link {
         end(new NoAnswer(connection === undefined || connection.ready ? 'silent' : 'refused'))
         connection?.close()
       }
-      // If this process was busy, the answer may have arrived: it is read before the immediate.
-      const timer = setTimeout(() => setImmediate(expire), timeoutMs)
+      let grace = timeoutMs
+      let due = performance.now() + timeoutMs
+      const expireUnlessLate = () => {
+        const late = Math.min(performance.now() - due, grace)
+        // An answer that has arrived is read before the immediate.
+        if (late <= LATE_MS) return setImmediate(expire)
+        grace -= late
+        due = performance.now() + late
+        timer = setTimeout(expireUnlessLate, late)
+      }
+      let timer = setTimeout(expireUnlessLate, timeoutMs)
       const start = () => {
         if (over) return this.nextTurn()
         connection = this.connection()

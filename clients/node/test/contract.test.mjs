@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 
-import { Client } from '@tollgate/client'
+import { Client } from 'tollgate-limiter'
 
 import { fieldsOf } from '../dist/esm/fields.js'
 import { CLIENTS, RealNode } from './nodes.mjs'

@@ -8,7 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import express from 'express'
 import { rateLimit } from 'express-rate-limit'
 
-import { TollgateStore } from '@tollgate/client/express-rate-limit'
+import { TollgateStore } from 'tollgate-limiter/express-rate-limit'
 
 import { get } from './http.mjs'
 import { RealNode, freePort, waitUntil } from './nodes.mjs'

@@ -6,7 +6,7 @@ import { after, before, describe, test } from 'node:test'
 import rateLimit from '@fastify/rate-limit'
 import fastify from 'fastify'
 
-import { tollgateStore } from '@tollgate/client/fastify-rate-limit'
+import { tollgateStore } from 'tollgate-limiter/fastify-rate-limit'
 
 import { get } from './http.mjs'
 import { RealNode, freePort } from './nodes.mjs'

@@ -12,8 +12,8 @@ import express from 'express'
 import { rateLimit } from 'express-rate-limit'
 import fastify from 'fastify'
 
-import { TollgateStore } from '@tollgate/client/express-rate-limit'
-import { tollgateStore } from '@tollgate/client/fastify-rate-limit'
+import { TollgateStore } from 'tollgate-limiter/express-rate-limit'
+import { tollgateStore } from 'tollgate-limiter/fastify-rate-limit'
 
 import { FRAMEWORKS } from './applications.mjs'
 import { get } from './http.mjs'

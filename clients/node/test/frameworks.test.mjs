@@ -9,9 +9,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import express from 'express'
 import fastify from 'fastify'
 
-import { Client } from '@tollgate/client'
-import { tollgate as expressMiddleware } from '@tollgate/client/express'
-import { tollgate as fastifyPlugin, tollgateHook } from '@tollgate/client/fastify'
+import { Client } from 'tollgate-limiter'
+import { tollgate as expressMiddleware } from 'tollgate-limiter/express'
+import { tollgate as fastifyPlugin, tollgateHook } from 'tollgate-limiter/fastify'
 
 import { get } from './http.mjs'
 import { RealNode, silentNode, waitUntil } from './nodes.mjs'

@@ -72,7 +72,9 @@ export async function proxyNode(target, { lossy = false } = {}) {
   let connections = 0
   const agent = new http.Agent({ keepAlive: true })
   const server = http.createServer((request, response) => {
-    const first = calls.push({ path: request.url.split('?')[0], headers: request.headers }) === 1
+    const call = { path: request.url.split('?')[0], headers: request.headers, body: '' }
+    const first = calls.push(call) === 1
+    request.setEncoding('utf8').on('data', (part) => { call.body += part })
     const { method, headers, url } = request
     const upstream = http.request(target + url, { method, headers, agent }, (answer) => {
       if (lossy && first) {

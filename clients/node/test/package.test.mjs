@@ -27,7 +27,7 @@ describe('the package', () => {
     files = list.map(({ path }) => path)
     run('tar', ['xzf', filename], home)
     mkdirSync(join(home, 'node_modules/@tollgate'), { recursive: true })
-    symlinkSync(join(home, 'package'), join(home, 'node_modules/@tollgate/client'))
+    symlinkSync(join(home, 'package'), join(home, 'node_modules/tollgate-limiter'))
     for (const name of ['express', 'fastify', 'express-rate-limit', '@fastify', '@types', 'typescript']) {
       symlinkSync(join(PACKAGE, 'node_modules', name), join(home, 'node_modules', name))
     }
@@ -45,18 +45,18 @@ describe('the package', () => {
     for (const module of MODULES) {
       const names = JSON.stringify(EXPORTS[module])
       const check = `for (const name of ${names}) if (typeof loaded[name] !== 'function') throw new Error(name)`
-      run(process.execPath, ['--input-type=module', '-e', `import * as loaded from '@tollgate/client${module}'; ${check}`], home)
-      run(process.execPath, ['-e', `const loaded = require('@tollgate/client${module}'); ${check}`], home)
+      run(process.execPath, ['--input-type=module', '-e', `import * as loaded from 'tollgate-limiter${module}'; ${check}`], home)
+      run(process.execPath, ['-e', `const loaded = require('tollgate-limiter${module}'); ${check}`], home)
     }
   })
 
   test('has types for a program of either module format', () => {
     const program = `
-      import { Client, Problem, type Decision } from '@tollgate/client'
-      import { tollgate } from '@tollgate/client/express'
-      import { tollgate as plugin, tollgateHook } from '@tollgate/client/fastify'
-      import { TollgateStore } from '@tollgate/client/express-rate-limit'
-      import { tollgateStore } from '@tollgate/client/fastify-rate-limit'
+      import { Client, Problem, type Decision } from 'tollgate-limiter'
+      import { tollgate } from 'tollgate-limiter/express'
+      import { tollgate as plugin, tollgateHook } from 'tollgate-limiter/fastify'
+      import { TollgateStore } from 'tollgate-limiter/express-rate-limit'
+      import { tollgateStore } from 'tollgate-limiter/fastify-rate-limit'
       import rateLimit from '@fastify/rate-limit'
       import express from 'express'
       import { rateLimit as expressRateLimit } from 'express-rate-limit'

@@ -5,7 +5,7 @@ import { once } from 'node:events'
 import http from 'node:http'
 import { test } from 'node:test'
 
-import { Client, Unavailable } from '@tollgate/client'
+import { Client, Unavailable } from 'tollgate-limiter'
 
 import { RealNode } from './nodes.mjs'
 
