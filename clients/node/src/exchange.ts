@@ -1,4 +1,5 @@
 import { readFileSync } from 'node:fs'
+import { performance } from 'node:perf_hooks'
 
 import { Connection, type Target } from './connection.js'
 import type { Answer } from './response.js'
@@ -23,7 +24,7 @@ export class NoAnswer extends Error {
 
 /** More calls than connections wait for their turn. */
 const MOST_CONNECTIONS = 64
-/** A timer that is later than this was held up. */
+/** A process that is late or busy for no longer than this has lost no time. */
 const LATE_MS = 5
 /** A header value that needs no escapes and ends no line. */
 const VISIBLE = /^[\x21-\x7e]+$/
@@ -68,9 +69,8 @@ export class Link {
   }
 
   /**
-   * Sends `call` and reads the answer, or rejects with `NoAnswer` after `timeoutMs`. While this
-   * process is late, its node may be waiting for it. So a late timer waits as long again as it was
-   * late, at most `timeoutMs` in all.
+   * Sends `call` and reads the answer, or rejects with `NoAnswer` after `timeoutMs`. Time for which
+   * this process was busy or late is not the node's, so it does not count, up to `timeoutMs`.
    */
   exchange(call: Call, token: string | undefined, timeoutMs: number): Promise<Answer> {
     const request = this.requestOf(call, token)
@@ -88,17 +88,20 @@ export class Link {
         end(new NoAnswer(connection === undefined || connection.ready ? 'silent' : 'refused'))
         connection?.close()
       }
-      let grace = timeoutMs
+      const begin = performance.eventLoopUtilization()
       let due = performance.now() + timeoutMs
-      const expireUnlessLate = () => {
-        const late = Math.min(performance.now() - due, grace)
+      let lost = 0
+      const expireUnlessBusy = () => {
+        const now = performance.now()
+        const busy = performance.eventLoopUtilization(begin).active
+        const more = Math.min(Math.max(now - due, busy - lost), timeoutMs - lost)
         // An answer that has arrived is read before the immediate.
-        if (late <= LATE_MS) return setImmediate(expire)
-        grace -= late
-        due = performance.now() + late
-        timer = setTimeout(expireUnlessLate, late)
+        if (!(more > LATE_MS)) return setImmediate(expire)
+        lost += more
+        due = now + more
+        timer = setTimeout(expireUnlessBusy, more)
       }
-      let timer = setTimeout(expireUnlessLate, timeoutMs)
+      let timer = setTimeout(expireUnlessBusy, timeoutMs)
       const start = () => {
         if (over) return this.nextTurn()
         connection = this.connection()

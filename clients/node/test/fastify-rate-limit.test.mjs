@@ -39,6 +39,26 @@ describe('the store of @fastify/rate-limit', () => {
     })
   })
 
+  test('counts the routes of a group together, and groups apart', async () => {
+    const key = randomUUID()
+    const store = tollgateStore({ nodes: node.url, deadlineMs: 5000, policy: 'inline' })
+    const app = fastify({ forceCloseConnections: true })
+    await app.register(rateLimit, { global: false, keyGenerator: () => key, store })
+    const route = (path, groupId) =>
+      app.get(path, { config: { rateLimit: { max: 2, timeWindow: 60_000, groupId } } }, async () => 'hello')
+    for (const path of ['/a', '/b']) route(path, 'g')
+    route('/c', 'h')
+    route('/d', undefined)
+    const url = await app.listen({ port: 0, host: '127.0.0.1' })
+    try {
+      const statuses = []
+      for (const path of ['/a', '/b', '/a', '/b', '/c', '/d']) statuses.push((await get(url + path)).status)
+      assert.deepEqual(statuses, [200, 200, 429, 429, 200, 200])
+    } finally {
+      await app.close()
+    }
+  })
+
   test('admits exactly max of 64 concurrent requests', async () => {
     await withApp({ deadlineMs: 5000 }, { max: 10, timeWindow: '1 hour' }, async (url) => {
       const responses = await Promise.all(Array.from({ length: 64 }, () => get(url)))
