@@ -25,8 +25,8 @@ const LIMIT_MS = 1000
 const LOOPS = 16
 
 const LIMITERS = {
-  express: { start: FRAMEWORKS.express, decided: hasField, closedStatus: 503 },
-  fastify: { start: FRAMEWORKS.fastify, decided: hasField, closedStatus: 503 },
+  express: { start: FRAMEWORKS['Express 5'], decided: hasField, closedStatus: 503 },
+  fastify: { start: FRAMEWORKS['Fastify 5'], decided: hasField, closedStatus: 503 },
   'express-rate-limit': { start: expressRateLimit, decided: hasField, closedStatus: 500 },
   '@fastify/rate-limit': { start: fastifyStore, decided: hasReset, closedStatus: 500 },
 }
