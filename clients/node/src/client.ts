@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 
 import { Coalescer, type Written } from './coalescer.js'
-import { Denials, type Denial } from './denials.js'
+import { Denials } from './denials.js'
 import { Problem, Unavailable, invalid } from './errors.js'
 import { type Call, checkToken, traceparentOf } from './exchange.js'
 import { Nodes } from './nodes.js'
@@ -113,24 +113,25 @@ export class Client {
   async checkBatch(checks: Check[], options: CallOptions = {}): Promise<BatchAnswer> {
     if (checks.some(hasBadCost)) throw badCost()
     const denials = checks.map((check) => this.denials.find(check))
-    const known = (index: number, denial: Denial | undefined) => denial?.answerTo(checks[index] as Check)
-    const open = checks.filter((_, index) => !denials[index]?.isFresh)
-    let results: BatchAnswer['results'] = []
-    if (open.length > 0 || checks.length === 0) {
+    const isOpen = denials.map((denial) => !denial?.isFresh)
+    const open = checks.filter((_, index) => isOpen[index])
+    let answers: BatchAnswer['results'] = []
+    try {
       const question = this.denials.ask()
-      try {
-        ;({ results } = await this.batch(open.map((check) => written(this.sendable(check, options))), options))
-      } catch (error) {
-        if (!isFailure(error) || !denials.every((denial) => denial?.holds)) throw error
-        return { results: denials.map((denial, index) => known(index, denial) as CheckAnswer) }
+      if (open.length > 0 || checks.length === 0) {
+        answers = (await this.batch(open.map((check) => written(this.sendable(check, options))), options)).results
       }
-      results.forEach((result, index) => {
-        if (result && 'allowed' in result) this.denials.learn(open[index] as Check, result, question)
+      answers.forEach((answer, index) => {
+        if (answer && 'allowed' in answer) this.denials.learn(open[index] as Check, answer, question)
       })
+    } catch (error) {
+      if (!isFailure(error) || !denials.every((denial) => denial?.holds)) throw error
+      isOpen.fill(false)
     }
-    let next = 0
-    const sent = new Set(open)
-    return { results: checks.map((check, index) => (sent.has(check) ? results[next++] : known(index, denials[index])) as CheckAnswer) }
+    const next = answers.values()
+    return {
+      results: checks.map((check, index) => (isOpen[index] ? next.next().value : denials[index]?.answerTo(check)) as CheckAnswer),
+    }
   }
 
   /** Charges all of up to 16 checks, or none. They have no ids, so this call is never repeated. */

@@ -17,11 +17,11 @@ export class Warnings {
 
   /** Reports a problem that each further check would have, too. */
   heed({ status, type, detail, known }: ProblemDocument): void {
-    if (type.endsWith(':unknown-policy')) {
+    if (String(type).endsWith(':unknown-policy')) {
       const names = Array.isArray(known) ? ` (the node has ${known.slice(0, 20).join(', ')})` : ''
       this.give('policy', `${detail}${names}: set \`policy\` to one of the node's. Until then its checks get no decision`)
     } else if (status === 401 || status === 403) {
-      this.give('token', `the node refused the token (${status} ${detail}): set \`token\` to a check token of the node`)
+      this.give('token', `the node refused the token (${status} ${detail}): set \`token\` to one that may make this call`)
     }
   }
 }

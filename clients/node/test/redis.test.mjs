@@ -5,18 +5,18 @@ import { spawn } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import http from 'node:http'
-import { after, before, describe, test } from 'node:test'
+import { after, before, describe, mock, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 
 import express from 'express'
 import { Redis } from 'ioredis'
 
-import { Client } from 'tollgate-limiter'
+import { Client, Unavailable } from 'tollgate-limiter'
 import { tollgate } from 'tollgate-limiter/express'
 
 import { urlOf } from './applications.mjs'
 import { get } from './http.mjs'
-import { RealNode, freePort } from './nodes.mjs'
+import { RealNode, freePort, waitUntil } from './nodes.mjs'
 
 const FROZEN_MS = 10_000
 
@@ -74,6 +74,22 @@ describe('on Redis', () => {
       const bytes = ((await memory()) - begin) / 100_000
       assert.ok(bytes <= 8, `${bytes} bytes`)
     } finally {
+      client.close()
+    }
+  })
+
+  test('a client whose deadline is not above the timeout of the node says so', async () => {
+    const warn = mock.method(console, 'warn', () => {})
+    const client = new Client({ nodes: node.url, deadlineMs: 50 })
+    server.kill('SIGSTOP')
+    try {
+      await assert.rejects(client.check({ policy: 'deny', key: randomUUID() }), Unavailable)
+      await waitUntil('the warning', () => warn.mock.callCount() > 0)
+      const [text] = warn.mock.calls[0].arguments
+      assert.match(text, /the deadline of 50 ms is not above the node's timeout of \d+ ms: set the deadline to at least \d+ ms$/)
+    } finally {
+      server.kill('SIGCONT')
+      warn.mock.restore()
       client.close()
     }
   })

@@ -41,7 +41,7 @@ describe('a warning', () => {
     })
     await secure.kill()
     assert.equal(warnings.length, 1, warnings)
-    assert.match(warnings[0], /the node refused the token \(401 .*\): set `token` to a check token of the node/)
+    assert.match(warnings[0], /the node refused the token \(401 .*\): set `token` to one that may make this call/)
   })
 
   for (const [name, express] of Object.entries(EXPRESSES)) {
