@@ -68,10 +68,7 @@ export class Link {
     this.head = ` HTTP/1.1\r\nHost: ${url.host}\r\n`
   }
 
-  /**
-   * Sends `call` and reads the answer, or rejects with `NoAnswer` after `timeoutMs`. Time for which
-   * this process was busy or late is not the node's, so it does not count, up to `timeoutMs`.
-   */
+  /** Sends `call` and reads the answer, or rejects with `NoAnswer` after `timeoutMs`. */
   exchange(call: Call, token: string | undefined, timeoutMs: number): Promise<Answer> {
     const request = this.requestOf(call, token)
     return new Promise((resolve, reject) => {
@@ -79,7 +76,7 @@ export class Link {
       let over = false
       const end = (error: NoAnswer | undefined) => {
         over = true
-        clearTimeout(timer)
+        cancel()
         if (error !== undefined) reject(error)
       }
       const expire = () => {
@@ -88,20 +85,7 @@ export class Link {
         end(new NoAnswer(connection === undefined || connection.ready ? 'silent' : 'refused'))
         connection?.close()
       }
-      const begin = performance.eventLoopUtilization()
-      let due = performance.now() + timeoutMs
-      let lost = 0
-      const expireUnlessBusy = () => {
-        const now = performance.now()
-        const busy = performance.eventLoopUtilization(begin).active
-        const more = Math.min(Math.max(now - due, busy - lost), timeoutMs - lost)
-        // An answer that has arrived is read before the immediate.
-        if (!(more > LATE_MS)) return setImmediate(expire)
-        lost += more
-        due = now + more
-        timer = setTimeout(expireUnlessBusy, more)
-      }
-      let timer = setTimeout(expireUnlessBusy, timeoutMs)
+      const cancel = expiry(timeoutMs, expire)
       const start = () => {
         if (over) return this.nextTurn()
         connection = this.connection()
@@ -166,4 +150,30 @@ export class Link {
   private nextTurn(): void {
     this.turns.shift()?.()
   }
+}
+
+/**
+ * Calls `expire` after `timeoutMs`, and returns a function that cancels this. Time for which this
+ * process was busy or late is not the node's, so it does not count, up to `timeoutMs`.
+ */
+function expiry(timeoutMs: number, expire: () => void): () => void {
+  const begin = performance.eventLoopUtilization()
+  let due = performance.now() + timeoutMs
+  let lost = 0
+  let timer = setTimeout(fire, timeoutMs)
+
+  function fire(): void {
+    const now = performance.now()
+    const busy = performance.eventLoopUtilization(begin).active
+    const more = Math.min(Math.max(now - due, busy - lost), timeoutMs - lost)
+    if (more > LATE_MS) {
+      lost += more
+      due = now + more
+      timer = setTimeout(fire, more)
+    } else {
+      // An answer that has arrived is read before the immediate.
+      setImmediate(expire)
+    }
+  }
+  return () => clearTimeout(timer)
 }
