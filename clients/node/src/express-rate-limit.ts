@@ -1,7 +1,7 @@
 import type { Options, Store } from 'express-rate-limit'
 
 import { type Client, type ClientOptions, clientOf } from './client.js'
-import { fittingKey, quotaOf } from './limiter.js'
+import { MOST_UNITS, fittingKey, quotaOf } from './limiter.js'
 import type { CheckAnswer, Usage } from './types.js'
 
 export interface StoreOptions extends ClientOptions {
@@ -49,7 +49,8 @@ export class TollgateStore implements Store {
   }
 
   init(options: Options): void {
-    this.limit = typeof options.limit === 'number' ? options.limit : undefined
+    // The middleware wants whole hits.
+    this.limit = typeof options.limit === 'number' ? Math.min(Math.floor(options.limit), MOST_UNITS) : undefined
     const { skipFailedRequests, skipSuccessfulRequests } = options
     this.uncharged.enabled = skipFailedRequests || skipSuccessfulRequests
     if (!this.options.inline) return

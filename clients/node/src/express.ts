@@ -37,7 +37,7 @@ export function tollgate(options: ExpressOptions = {}): RequestHandler & { close
       if (after !== undefined) {
         // The client left, and nobody would charge the units of the response.
         if (response.closed) return
-        const ended = limiter.expect(() => after(response))
+        const ended = limiter.expect(() => after(response, response.headersSent))
         response.once('finish', ended).once('close', ended)
       }
       set(fields)

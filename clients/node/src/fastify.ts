@@ -53,7 +53,7 @@ export function tollgateHook(options: FastifyOptions = {}): onRequestAsyncHookHa
     if (after !== undefined) {
       // The client left, and nobody would charge the units of the response.
       if (response.raw.closed) return response.hijack()
-      const ended = limiter.expect(() => after(response))
+      const ended = limiter.expect(() => after(response, response.raw.headersSent))
       response.raw.once('finish', ended).once('close', ended)
     }
     set(fields)

@@ -51,7 +51,7 @@ export function tollgate<Context = any>(options: FetchOptions<Context>): FetchLi
       decision,
       denial: reply && withFields(new Response(reply.body, { status: reply.status }), reply.fields),
       finish(response) {
-        if (after !== undefined) limiter.expect(() => after(response))()
+        if (after !== undefined) limiter.expect(() => after(response, true))()
         try {
           return withFields(response, fields)
         } catch {

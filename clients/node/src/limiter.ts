@@ -73,8 +73,8 @@ export interface Verdict<Response> {
   reply?: Reply
   /** The fields of a request that passes. */
   fields?: Fields
-  /** Charges and gives back after the response. */
-  after?: (response: Response) => Promise<void>
+  /** Charges after the response, and gives back if it was `sent`. */
+  after?: (response: Response, sent: boolean) => Promise<void>
 }
 
 const MOST_KEY_BYTES = 1024
@@ -82,7 +82,8 @@ const MOST_KEY_BYTES = 1024
 const REFUND_MS = 300_000
 /** How long `close` waits for charges that follow responses. */
 const CLOSE_MS = 10_000
-const MOST_UNITS = 10 ** 15
+/** The largest cost and the largest limit of a node. */
+export const MOST_UNITS = 10 ** 15
 const HTTP_PROBLEMS = 'https://iana.org/assignments/http-problem-types#'
 
 export class Limiter<Request, Response, Context = undefined> {
@@ -118,7 +119,10 @@ export class Limiter<Request, Response, Context = undefined> {
       verdict = this.withoutDecision(error, request)
     }
     if (verdict.reply === undefined && (options.drain !== undefined || check.id !== undefined)) {
-      verdict.after = (response) => this.after(request, response, context, check, verdict, traceparent)
+      verdict.after = async (response, sent) => {
+        if (sent && verdict.decision !== undefined) await this.giveBack(request, response, context, check, traceparent)
+        await this.charge(request, response, context, check, traceparent)
+      }
     }
     return verdict
   }
@@ -208,22 +212,19 @@ export class Limiter<Request, Response, Context = undefined> {
     return { reply: reply(503, { 'retry-after': '1' }, reducedCapacity(503)) }
   }
 
-  private async after(
-    request: Request,
-    response: Response,
-    context: Context,
-    { policy, key, id, meta, quotas }: Check,
-    { decision }: Verdict<Response>,
-    traceparent: string | undefined,
-  ): Promise<void> {
-    const { drain, refund, once } = this.options
+  private async giveBack(request: Request, response: Response, context: Context, check: Check, traceparent?: string): Promise<void> {
+    const { policy, key, id } = check
     try {
-      if (id !== undefined && decision !== undefined && (await refund?.(request, response, context))) {
-        await this.client.refund({ policy, key, id }, { traceparent })
-      }
+      if (id === undefined || !(await this.options.refund?.(request, response, context))) return
+      await this.client.refund({ policy, key, id }, { traceparent })
     } catch (error) {
       this.tell(error, request)
     }
+  }
+
+  private async charge(request: Request, response: Response, context: Context, check: Check, traceparent?: string): Promise<void> {
+    const { policy, key, meta, quotas } = check
+    const { drain, once } = this.options
     try {
       const cost = await drain?.(request, response, context)
       if (!cost || cost < 0) return

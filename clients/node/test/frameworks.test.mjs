@@ -90,6 +90,20 @@ describe('in a framework', () => {
       })
     })
 
+    test(`a caller of ${name} that leaves before its response gets nothing back`, async () => {
+      const key = randomUUID()
+      let left = 0
+      const refund = ({ statusCode }) => { left++; return statusCode === 200 }
+      await withApp({ policy: 'ten', key: () => key, refund, drain: () => { left++; return 0 } }, false, async (url, passed) => {
+        for (let time = 1; time <= 3; time++) {
+          await sendAndLeave(`${url}slow`)
+          await waitUntil('the end of the request', () => left >= time)
+        }
+        assert.equal(passed(), 0)
+        assert.equal((await client.usage({ policy: 'ten', key })).remaining, 7)
+      })
+    })
+
     test(`a check of ${name} goes on when its caller leaves`, async () => {
       const key = randomUUID()
       await withApp({ policy: 'ten', key: () => key }, false, async (url) => {
@@ -301,10 +315,13 @@ describe('in a framework', () => {
   })
 
   async function sendAndLeave(url) {
-    const { hostname, port } = new URL(url)
+    const { hostname, port, pathname } = new URL(url)
     const socket = net.connect(Number(port), hostname)
     await once(socket, 'connect')
-    socket.end('GET / HTTP/1.1\r\nHost: a\r\n\r\n', () => socket.destroy())
+    socket.write(`GET ${pathname} HTTP/1.1\r\nHost: a\r\n\r\n`)
+    // A slow route has the request before its caller leaves.
+    if (pathname !== '/') await sleep(300)
+    socket.end(() => socket.destroy())
     await once(socket, 'close')
   }
 
@@ -318,6 +335,7 @@ describe('in a framework', () => {
       passed++
       response.send(`remaining ${response.locals.tollgate.remaining}`)
     })
+    app.get('/slow', () => {})
     app.use((_error, _request, response, _next) => { response.status(500).end() })
     const server = app.listen(0, '127.0.0.1')
     await once(server, 'listening')
@@ -339,6 +357,7 @@ describe('in a framework', () => {
       passed++
       return `remaining ${request.tollgate.remaining}`
     })
+    app.get('/slow', () => new Promise(() => {}))
     for (const key of ['192.0.2.1', '192.0.2.2']) await client.reset({ policy: 'address', key })
     try {
       await use(`${await app.listen({ port: 0, host: '127.0.0.1' })}/`, () => passed)

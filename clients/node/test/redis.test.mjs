@@ -78,6 +78,48 @@ describe('on Redis', () => {
     }
   })
 
+  test('a check with once is charged once while its nodes freeze and die', async () => {
+    const other = await RealNode.start('node/test/redis.yaml', undefined, node.environment)
+    const client = new Client({ nodes: [other.url, node.url] })
+    const key = randomUUID()
+    let running = true
+    let allowed = 0
+    let unknown = 0
+    const loop = async () => {
+      while (running) {
+        try {
+          if ((await client.check({ policy: 'many', key, once: true })).allowed) allowed++
+        } catch (error) {
+          assert.ok(error instanceof Unavailable, String(error))
+          unknown++
+        }
+        await sleep(2)
+      }
+    }
+    const loops = Array.from({ length: 8 }, loop)
+    const passes = async (number) => {
+      const until = allowed + number
+      await waitUntil(`${number} checks`, () => allowed >= until)
+    }
+    try {
+      await passes(100)
+      other.process.kill('SIGSTOP')
+      await passes(100)
+      other.process.kill('SIGCONT')
+      await passes(100)
+      await other.kill()
+      await passes(100)
+      running = false
+      await Promise.all(loops)
+      const charged = 100_000 - (await client.usage({ policy: 'many', key })).remaining
+      assert.ok(charged >= allowed && charged <= allowed + unknown, `${charged} charged, ${allowed} allowed, ${unknown} unknown`)
+    } finally {
+      running = false
+      client.close()
+      await other.kill()
+    }
+  })
+
   test('a client whose deadline is not above the timeout of the node says so', async () => {
     const warn = mock.method(console, 'warn', () => {})
     const client = new Client({ nodes: node.url, deadlineMs: 50 })
