@@ -15,8 +15,8 @@ import fastify from 'fastify'
 import { Redis } from 'ioredis'
 import { RateLimiterRedis } from 'rate-limiter-flexible'
 
-import { tollgate as expressMiddleware } from '@tollgate/client/express'
-import { tollgate as fastifyPlugin } from '@tollgate/client/fastify'
+import { tollgate as expressMiddleware } from 'tollgate-limiter/express'
+import { tollgate as fastifyPlugin } from 'tollgate-limiter/fastify'
 
 import { RealNode, freePort } from './test/nodes.mjs'
 

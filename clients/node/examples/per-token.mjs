@@ -2,10 +2,11 @@
 //
 //   tollgate serve --config examples/per-token.yaml &
 //   node examples/per-token.mjs &
+//   curl -s --retry 9 --retry-connrefused 127.0.0.1:7070/health/live 127.0.0.1:3000
 //   for i in $(seq 21); do curl -w ' %{http_code}\n' -H 'Authorization: Bearer anna' 127.0.0.1:3000; done
 import express from 'express'
 
-import { tollgate } from '@tollgate/client/express'
+import { tollgate } from 'tollgate-limiter/express'
 
 const app = express()
 app.use(tollgate({

@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 
 import { Coalescer, type Written } from './coalescer.js'
+import { Denials } from './denials.js'
 import { Problem, Unavailable, invalid } from './errors.js'
 import { type Call, checkToken, traceparentOf } from './exchange.js'
 import { Nodes } from './nodes.js'
@@ -15,21 +16,28 @@ import type {
   TogetherAnswer,
   Usage,
 } from './types.js'
+import { Warnings } from './warnings.js'
 
 export interface ClientOptions {
   /** URLs of nodes, in the order of preference. By default `http://127.0.0.1:7070`. */
   nodes?: string | string[] | undefined
-  /** The longest duration of a call, ms. By default 100. */
+  /** The longest duration of a call, ms. By default 300 for each node, and at most 1000. */
   deadlineMs?: number | undefined
   /** A token, or a function that returns the present one. */
   token?: string | (() => string) | undefined
   /** A PEM file with the authorities of the nodes' certificates. */
   caFile?: string | undefined
-  /** Repeat a call once after a broken connection. Each check then has an id. By default true. */
+  /** Repeat a call once after a broken connection, which may charge a check without id twice. By default true. */
   retry?: boolean | undefined
   /** Send concurrent checks as one batch. By default true. */
   coalesce?: boolean | undefined
+  /** How long a denial of the pre-filter is believed, ms. 0 turns it off. By default 1000. */
+  denialCacheMs?: number | undefined
 }
+
+export const CLIENT_OPTIONS = [
+  'nodes', 'deadlineMs', 'token', 'caFile', 'retry', 'coalesce', 'denialCacheMs',
+] as const satisfies Array<keyof ClientOptions>
 
 export interface CallOptions {
   /** Replaces the client's deadline for this call. Such a check goes alone. */
@@ -43,24 +51,37 @@ const MOST_BYTES = 1024 * 1024
 
 /** The longest time of a timer. */
 const MOST_MS = 2 ** 31 - 1
+const DEADLINE_OF_A_NODE_MS = 300
+const MOST_DEFAULT_DEADLINE_MS = 1000
+/** A record outlives the last repetition, also if clocks differ. */
+const RECORD_MS = 10_000
 
 /** Asks nodes of Tollgate. Calls reject with `Problem` or `Unavailable`. */
 export class Client {
+  /** @internal */
+  readonly warnings = new Warnings()
   private readonly nodes: Nodes
   private readonly deadlineMs: number
   private readonly token: ClientOptions['token']
   private readonly retry: boolean
+  private readonly denials: Denials
   private readonly coalescer: Coalescer | undefined
   private readonly idPrefix = randomBytes(12).toString('base64url')
   private ids = 0
 
   constructor(options: ClientOptions = {}) {
-    const nodes = options.nodes ?? 'http://127.0.0.1:7070'
-    this.nodes = new Nodes(typeof nodes === 'string' ? [nodes] : nodes, options.caFile)
-    this.deadlineMs = options.deadlineMs ?? 100
+    checkNames(options, CLIENT_OPTIONS)
+    const urls = [options.nodes ?? 'http://127.0.0.1:7070'].flat()
+    this.nodes = new Nodes(urls, options.caFile, this.warnings)
+    this.deadlineMs = options.deadlineMs ?? Math.min(urls.length * DEADLINE_OF_A_NODE_MS, MOST_DEFAULT_DEADLINE_MS)
     if (!(typeof this.deadlineMs === 'number' && this.deadlineMs > 0 && this.deadlineMs <= MOST_MS)) {
       throw new RangeError(`deadlineMs must be a number above 0 and at most ${MOST_MS}`)
     }
+    const { denialCacheMs = 1000 } = options
+    if (!(typeof denialCacheMs === 'number' && denialCacheMs >= 0)) {
+      throw new RangeError('denialCacheMs must be a number from 0 on')
+    }
+    this.denials = new Denials(denialCacheMs)
     this.token = options.token
     if (typeof this.token === 'string') checkToken(this.token)
     this.retry = options.retry ?? true
@@ -75,17 +96,42 @@ export class Client {
   /** Decides one check. */
   async check(check: Check, options: CallOptions = {}): Promise<CheckAnswer> {
     if (hasBadCost(check)) throw badCost()
-    const charged = this.withId(check)
-    if (this.coalescer === undefined || options.deadlineMs !== undefined) {
-      return this.checkAlone(written(charged), options)
+    const denial = this.denials.find(check)
+    if (denial?.isFresh) return denial.answerTo(check)
+    const question = this.denials.ask()
+    try {
+      const answer = await this.ask(this.sendable(check, options), options)
+      this.denials.learn(check, answer, question)
+      return answer
+    } catch (error) {
+      if (denial?.holds && isFailure(error)) return denial.answerTo(check)
+      throw error
     }
-    return this.coalescer.check(charged, traceparentOf(options.traceparent))
   }
 
   /** Decides up to 1000 checks, each alone. */
   async checkBatch(checks: Check[], options: CallOptions = {}): Promise<BatchAnswer> {
     if (checks.some(hasBadCost)) throw badCost()
-    return this.batch(checks.map((check) => written(this.withId(check))), options)
+    const denials = checks.map((check) => this.denials.find(check))
+    const isOpen = denials.map((denial) => !denial?.isFresh)
+    const open = checks.filter((_, index) => isOpen[index])
+    let answers: BatchAnswer['results'] = []
+    try {
+      const question = this.denials.ask()
+      if (open.length > 0 || checks.length === 0) {
+        answers = (await this.batch(open.map((check) => written(this.sendable(check, options))), options)).results
+      }
+      answers.forEach((answer, index) => {
+        if (answer && 'allowed' in answer) this.denials.learn(open[index] as Check, answer, question)
+      })
+    } catch (error) {
+      if (!isFailure(error) || !denials.every((denial) => denial?.holds)) throw error
+      isOpen.fill(false)
+    }
+    const next = answers.values()
+    return {
+      results: checks.map((check, index) => (isOpen[index] ? next.next().value : denials[index]?.answerTo(check)) as CheckAnswer),
+    }
   }
 
   /** Charges all of up to 16 checks, or none. They have no ids, so this call is never repeated. */
@@ -96,7 +142,11 @@ export class Client {
 
   /** Gives a charge back: exactly that of an id, or units from the oldest charge on. */
   async refund(refund: Refund, options: CallOptions = {}): Promise<RefundAnswer> {
-    return this.post('/v1/refund', JSON.stringify(refund), 'id' in refund && this.retry, options)
+    try {
+      return await this.post('/v1/refund', JSON.stringify(refund), 'id' in refund && this.retry, options)
+    } finally {
+      this.denials.forget(refund)
+    }
   }
 
   /** The decision for cost 0, which charges nothing. `cost` asks for the decision of that cost. */
@@ -106,7 +156,11 @@ export class Client {
 
   /** Forgets the present counts of a key. It needs an admin token, if the node has one. */
   async reset(of: { policy?: string | undefined; key: string }, options: CallOptions = {}): Promise<Usage> {
-    return this.call({ method: 'DELETE', path: `/v1/usage?${query(of)}`, repeatable: false }, options)
+    try {
+      return await this.call({ method: 'DELETE', path: `/v1/usage?${query(of)}`, repeatable: false }, options)
+    } finally {
+      this.denials.forget(of)
+    }
   }
 
   /** Closes all connections. */
@@ -114,40 +168,88 @@ export class Client {
     this.nodes.close()
   }
 
+  private ask(check: Check, options: CallOptions): Promise<CheckAnswer> {
+    if (this.coalescer === undefined || options.deadlineMs !== undefined) {
+      return this.checkAlone(written(check), options)
+    }
+    return this.coalescer.check(check, traceparentOf(options.traceparent))
+  }
+
   private async checkAlone({ check, text }: Written, options: CallOptions): Promise<CheckAnswer> {
-    const answer: CheckAnswer = await this.post('/v1/check', text, this.repeatable(check), options)
+    const again = hasRecord(check) ? () => JSON.stringify(repetitionOf(check)) : undefined
+    const answer: CheckAnswer = await this.post('/v1/check', text, this.retry, options, again)
     if (typeof answer.allowed !== 'boolean') throw noDecision()
     return answer
   }
 
   private async batch(checks: Written[], options: CallOptions): Promise<BatchAnswer> {
-    const repeatable = checks.every(({ check }) => this.repeatable(check))
-    const body = `{"checks":[${checks.map(({ text }) => text).join(',')}]}`
-    const answer: BatchAnswer = await this.post('/v1/check/batch', body, repeatable, options)
+    const body = bodyOf(checks.map(({ text }) => text))
+    const again = checks.some(({ check }) => hasRecord(check))
+      ? () => bodyOf(checks.map(({ check }) => JSON.stringify(repetitionOf(check))))
+      : undefined
+    const answer: BatchAnswer = await this.post('/v1/check/batch', body, this.retry, options, again)
     if (!Array.isArray(answer.results) || answer.results.length !== checks.length) throw noDecision()
+    for (const result of answer.results) if (result && 'error' in result) this.warnings.heed(result.error)
     return answer
   }
 
-  private repeatable(check: Check): boolean {
-    return this.retry && (check.id !== undefined || check.cost === 0)
+  /** The check as a node reads it. */
+  private sendable(check: Check, { deadlineMs = this.deadlineMs }: CallOptions): Check {
+    if (check.once === undefined) return check
+    const { once, ...sent } = check
+    if (!once || sent.cost === 0 || sent.look) return sent
+    sent.id ??= this.idPrefix + this.ids++
+    sent.id_ttl_ms ??= Math.ceil(deadlineMs) + RECORD_MS
+    return sent
   }
 
-  private withId(check: Check): Check {
-    if (!this.retry || check.id !== undefined || check.cost === 0) return check
-    return { ...check, id: this.idPrefix + this.ids++ }
-  }
-
-  private async post<T>(path: string, body: string, repeatable: boolean, options: CallOptions): Promise<T> {
+  private async post<T>(path: string, body: string, repeatable: boolean, options: CallOptions, again?: () => string): Promise<T> {
     if (Buffer.byteLength(body) > MOST_BYTES) throw tooLarge()
-    return this.call({ method: 'POST', path, body, repeatable }, options)
+    return this.call({ method: 'POST', path, body, again, repeatable }, options)
   }
 
   private async call<T>(call: Call, options: CallOptions): Promise<T> {
     call.traceparent = traceparentOf(options.traceparent)
     const deadline = performance.now() + (options.deadlineMs ?? this.deadlineMs)
     const token = typeof this.token === 'function' ? this.token() : this.token
-    return parsed(await this.nodes.call(call, token, deadline)) as T
+    try {
+      return parsed(await this.nodes.call(call, token, deadline)) as T
+    } catch (error) {
+      if (error instanceof Problem) this.warnings.heed(error.document)
+      throw error
+    }
   }
+}
+
+/** Throws for a misspelt option, which would otherwise limit nothing, or something else. */
+export function checkNames(options: object, known: readonly string[]): void {
+  const unknown = Object.keys(options).find((name) => !known.includes(name))
+  if (unknown !== undefined) throw new TypeError(`unknown option "${unknown}": the options are ${known.join(', ')}`)
+}
+
+/** The client to share, or one of its own. */
+export function clientOf(options: ClientOptions & { client?: Client | undefined }, others: readonly string[]): Client {
+  checkNames(options, ['client', ...CLIENT_OPTIONS, ...others])
+  if (options.client !== undefined) return options.client
+  return new Client(Object.fromEntries(CLIENT_OPTIONS.map((name) => [name, options[name]])))
+}
+
+function bodyOf(checks: string[]): string {
+  return `{"checks":[${checks.join(',')}]}`
+}
+
+function hasRecord(check: Check): boolean {
+  return check.id_ttl_ms !== undefined
+}
+
+/** Without `id_ttl_ms` a check with an id always asks the store. */
+function repetitionOf(check: Check): Check {
+  return hasRecord(check) ? { ...check, repeated: true } : check
+}
+
+/** Whether no node decided. Another node, or the same one later, may. */
+function isFailure(error: unknown): boolean {
+  return error instanceof Unavailable || (error instanceof Problem && error.status >= 500)
 }
 
 function parsed(answer: Answer): unknown {

@@ -1,4 +1,5 @@
 import { readFileSync } from 'node:fs'
+import { performance } from 'node:perf_hooks'
 
 import { Connection, type Target } from './connection.js'
 import type { Answer } from './response.js'
@@ -7,8 +8,10 @@ export interface Call {
   method: 'GET' | 'POST' | 'DELETE'
   path: string
   body?: string
-  traceparent?: string
-  /** A repetition changes nothing: the checks have ids, or the call only reads. */
+  /** The body of a repetition, if it differs. */
+  again?: (() => string) | undefined
+  traceparent?: string | undefined
+  /** Whether a node may get it that may have got it before. */
   repeatable: boolean
 }
 
@@ -21,6 +24,8 @@ export class NoAnswer extends Error {
 
 /** More calls than connections wait for their turn. */
 const MOST_CONNECTIONS = 64
+/** A process that is late or busy for no longer than this has lost no time. */
+const LATE_MS = 5
 /** A header value that needs no escapes and ends no line. */
 const VISIBLE = /^[\x21-\x7e]+$/
 const TRACEPARENT = /^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$/
@@ -63,7 +68,7 @@ export class Link {
     this.head = ` HTTP/1.1\r\nHost: ${url.host}\r\n`
   }
 
-  /** Sends `call` and reads the answer, or rejects with `NoAnswer` after at most `timeoutMs`. */
+  /** Sends `call` and reads the answer, or rejects with `NoAnswer` after `timeoutMs`. */
   exchange(call: Call, token: string | undefined, timeoutMs: number): Promise<Answer> {
     const request = this.requestOf(call, token)
     return new Promise((resolve, reject) => {
@@ -71,7 +76,7 @@ export class Link {
       let over = false
       const end = (error: NoAnswer | undefined) => {
         over = true
-        clearTimeout(timer)
+        cancel()
         if (error !== undefined) reject(error)
       }
       const expire = () => {
@@ -80,8 +85,7 @@ export class Link {
         end(new NoAnswer(connection === undefined || connection.ready ? 'silent' : 'refused'))
         connection?.close()
       }
-      // If this process was busy, the answer may have arrived: it is read before the immediate.
-      const timer = setTimeout(() => setImmediate(expire), timeoutMs)
+      const cancel = expiry(timeoutMs, expire)
       const start = () => {
         if (over) return this.nextTurn()
         connection = this.connection()
@@ -146,4 +150,30 @@ export class Link {
   private nextTurn(): void {
     this.turns.shift()?.()
   }
+}
+
+/**
+ * Calls `expire` after `timeoutMs`, and returns a function that cancels this. Time for which this
+ * process was busy or late is not the node's, so it does not count, up to `timeoutMs`.
+ */
+function expiry(timeoutMs: number, expire: () => void): () => void {
+  const begin = performance.eventLoopUtilization()
+  let due = performance.now() + timeoutMs
+  let lost = 0
+  let timer = setTimeout(fire, timeoutMs)
+
+  function fire(): void {
+    const now = performance.now()
+    const busy = performance.eventLoopUtilization(begin).active
+    const more = Math.min(Math.max(now - due, busy - lost), timeoutMs - lost)
+    if (more > LATE_MS) {
+      lost += more
+      due = now + more
+      timer = setTimeout(fire, more)
+    } else {
+      // An answer that has arrived is read before the immediate.
+      setImmediate(expire)
+    }
+  }
+  return () => clearTimeout(timer)
 }

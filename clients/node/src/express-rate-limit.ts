@@ -1,7 +1,7 @@
 import type { Options, Store } from 'express-rate-limit'
 
-import { Client, type ClientOptions } from './client.js'
-import { fittingKey } from './limiter.js'
+import { type Client, type ClientOptions, clientOf } from './client.js'
+import { MOST_UNITS, fittingKey, quotaOf } from './limiter.js'
 import type { CheckAnswer, Usage } from './types.js'
 
 export interface StoreOptions extends ClientOptions {
@@ -33,19 +33,24 @@ interface Hits {
  */
 export class TollgateStore implements Store {
   readonly localKeys = false
-  readonly prefix: string
   private readonly client: Client
   private readonly uncharged = new Uncharged()
   private limit: number | undefined
   private quotas: string[] | undefined
 
   constructor(private readonly options: StoreOptions = {}) {
-    this.client = options.client ?? new Client(options)
-    this.prefix = options.prefix ?? ''
+    this.client = clientOf(options, ['policy', 'inline', 'prefix', 'onError'])
+  }
+
+  /** What tells this store's counts from others: the middleware warns of a request that it counts twice. */
+  get prefix(): string {
+    const { policy = 'default', prefix = '' } = this.options
+    return `${policy}/${this.quotas ?? ''}/${prefix}`
   }
 
   init(options: Options): void {
-    this.limit = typeof options.limit === 'number' ? options.limit : undefined
+    // The middleware wants whole hits.
+    this.limit = typeof options.limit === 'number' ? Math.min(Math.floor(options.limit), MOST_UNITS) : undefined
     const { skipFailedRequests, skipSuccessfulRequests } = options
     this.uncharged.enabled = skipFailedRequests || skipSuccessfulRequests
     if (!this.options.inline) return
@@ -53,7 +58,7 @@ export class TollgateStore implements Store {
     if (skipFailedRequests || skipSuccessfulRequests) {
       throw new TypeError('inline quotas have no refunds: skipFailedRequests and skipSuccessfulRequests need a policy')
     }
-    this.quotas = this.limit >= 1 ? [`${this.limit} per ${options.windowMs}ms`] : undefined
+    this.quotas = this.limit >= 1 ? [quotaOf(this.limit, options.windowMs)] : undefined
   }
 
   async increment(key: string): Promise<Hits> {
@@ -95,7 +100,7 @@ export class TollgateStore implements Store {
   }
 
   private of(key: string): { policy: string | undefined; key: string } {
-    return { policy: this.options.policy, key: fittingKey(this.prefix + key) }
+    return { policy: this.options.policy, key: fittingKey((this.options.prefix ?? '') + key) }
   }
 
   private hits(decision: CheckAnswer | Usage, least = 1): Hits {

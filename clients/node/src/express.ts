@@ -1,42 +1,51 @@
 import type { Request, RequestHandler, Response } from 'express'
 
-import { type Fields, joined } from './fields.js'
-import { Limiter, type LimiterOptions, type Verdict } from './limiter.js'
+import { addFields } from './fields.js'
+import { Limiter, type LimiterOptions, type Source, type Verdict } from './limiter.js'
 
 export type { LimiterOptions } from './limiter.js'
 export type ExpressOptions = LimiterOptions<Request, Response>
 
+const SOURCE: Source<Request, undefined> = {
+  address: (request) => request.ip,
+  ignoresProxy: ({ headers, app }) =>
+    (headers['x-forwarded-for'] ?? headers.forwarded) !== undefined && [undefined, false].includes(app?.get('trust proxy')),
+  setting: "Express's `trust proxy`",
+}
+
 /**
  * Middleware for Express: denied requests end with 429. The decision is `res.locals.tollgate`.
- * The default key is `req.ip`, so `trust proxy` decides which address counts.
+ * The default key is `req.ip`, so `trust proxy` decides which address counts. `close` waits for
+ * charges that follow responses.
  */
-export function tollgate(options: ExpressOptions = {}): RequestHandler & { close(): void } {
-  const limiter = new Limiter<Request, Response>(options, (request) => request.ip)
+export function tollgate(options: ExpressOptions = {}): RequestHandler & { close(): Promise<void> } {
+  const limiter = new Limiter(options, SOURCE)
 
   const handler: RequestHandler = (request, response, next) => {
-    const pass = ({ decision, reply, fields, drain }: Verdict) => {
+    const pass = ({ decision, reply, fields, after }: Verdict<Response>) => {
       response.locals.tollgate = decision
       // Another middleware has answered meanwhile, such as a timeout.
       if (response.headersSent) return reply === undefined ? next() : undefined
+      const set = (added = {}) =>
+        addFields(added, decision, (name) => response.getHeader(name), (name, value) => response.setHeader(name, value))
       if (reply !== undefined) {
         response.statusCode = reply.status
-        setFields(response, reply.fields)
+        set(reply.fields)
         response.end(reply.body)
         return
       }
-      // The client left, and nobody would charge the units of the response.
-      if (drain !== undefined && response.closed) return
-      if (fields !== undefined) setFields(response, fields)
-      if (drain !== undefined) response.once('close', drain)
+      if (after !== undefined) {
+        // The client left, and nobody would charge the units of the response.
+        if (response.closed) return
+        const ended = limiter.expect(() => after(response, response.headersSent))
+        response.once('finish', ended).once('close', ended)
+      }
+      set(fields)
       next()
     }
-    limiter.decide(request, response, request.get('traceparent')).then(pass).catch(next)
+    limiter.decide(request, undefined, request.get('traceparent')).then(pass).catch(next)
   }
   return Object.assign(handler, { close: () => limiter.close() })
-}
-
-function setFields(response: Response, fields: Fields): void {
-  for (const name in fields) response.setHeader(name, joined(name, response.getHeader(name), fields[name] as string))
 }
 
 export default tollgate

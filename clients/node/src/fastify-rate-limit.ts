@@ -1,5 +1,5 @@
-import { Client, type ClientOptions } from './client.js'
-import { fittingKey } from './limiter.js'
+import { type Client, type ClientOptions, clientOf } from './client.js'
+import { fittingKey, quotaOf } from './limiter.js'
 import type { CheckAnswer } from './types.js'
 
 export interface StoreOptions extends ClientOptions {
@@ -18,6 +18,7 @@ interface Limits {
   continueExceeding?: boolean
   exponentialBackoff?: boolean
   ban?: number
+  groupId?: string
   routeInfo?: { method?: string | string[]; url?: string }
 }
 
@@ -32,7 +33,7 @@ interface Store {
  * `max` and `timeWindow` as its quota. The node decides: `current` exceeds `max` exactly if it denies.
  */
 export function tollgateStore(options: StoreOptions = {}): new (limits: object) => Store {
-  const client = options.client ?? new Client(options)
+  const client = clientOf(options, ['policy', 'prefix'])
 
   class TollgateStore implements Store {
     constructor(limits: object, private readonly prefix = options.prefix ?? '') {
@@ -51,14 +52,15 @@ export function tollgateStore(options: StoreOptions = {}): new (limits: object) 
     }
 
     child(limits: object): Store {
-      const { method = '', url = '' } = (limits as Limits).routeInfo ?? {}
-      return new TollgateStore(limits, `${this.prefix}${method}${url}-`)
+      // Routes of a group count together. The plugin has the group in the key, but a prefix keeps groups apart.
+      const { groupId, routeInfo: { method = '', url = '' } = {} } = limits as Limits
+      return new TollgateStore(limits, `${this.prefix}${groupId === undefined ? `${method}${url}` : `group ${groupId}`}-`)
     }
 
     private async ask(key: string, cost: number, timeWindow: number, max: number) {
       // A limit below 1 admits nobody, and no quota can express it.
       if (max < 1) return { current: cost, ttl: timeWindow }
-      const quotas = [`${max} per ${timeWindow}ms`]
+      const quotas = [quotaOf(max, timeWindow)]
       return counted(await client.check({ policy: options.policy, key: fittingKey(this.prefix + key), cost, quotas }), max)
     }
   }

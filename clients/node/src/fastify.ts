@@ -1,7 +1,7 @@
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest, onRequestAsyncHookHandler } from 'fastify'
 
-import { joined } from './fields.js'
-import { Limiter, type LimiterOptions } from './limiter.js'
+import { addFields } from './fields.js'
+import { Limiter, type LimiterOptions, type Source } from './limiter.js'
 import type { CheckAnswer } from './types.js'
 
 export type { LimiterOptions } from './limiter.js'
@@ -14,48 +14,58 @@ declare module 'fastify' {
   }
 }
 
+const SOURCE: Source<FastifyRequest, undefined> = {
+  address: (request) => request.ip,
+  // A request has `ips` exactly if `trustProxy` is set.
+  ignoresProxy: ({ headers, ips }) => (headers['x-forwarded-for'] ?? headers.forwarded) !== undefined && ips === undefined,
+  setting: "Fastify's `trustProxy`",
+}
+
 /**
  * Plugin for Fastify: denied requests end with 429. The decision is `request.tollgate`. The default
  * key is `request.ip`, so `trustProxy` decides which address counts. It limits all routes of the
- * scope that registers it.
+ * scope that registers it. `fastify.close` waits for charges that follow responses.
  */
 export const tollgate: FastifyPluginAsync<FastifyOptions> = async (fastify, options) => {
-  const limiter = limiterOf(options)
+  // Fastify reads these itself.
+  const { prefix: _, logLevel: __, logSerializers: ___, ...own } = options as FastifyOptions & Record<string, unknown>
+  const hook = tollgateHook(own)
   if (!fastify.hasRequestDecorator('tollgate')) fastify.decorateRequest('tollgate', undefined)
-  fastify.addHook('onRequest', hookOf(limiter))
-  fastify.addHook('onClose', async () => limiter.close())
+  fastify.addHook('onRequest', hook)
+  fastify.addHook('onClose', () => hook.close())
 }
 
 /** The same for single routes: `fastify.get('/', {onRequest: tollgateHook(options)}, handler)`. */
-export function tollgateHook(options: FastifyOptions = {}): onRequestAsyncHookHandler {
-  return hookOf(limiterOf(options))
-}
+export function tollgateHook(options: FastifyOptions = {}): onRequestAsyncHookHandler & { close(): Promise<void> } {
+  const limiter = new Limiter(options, SOURCE)
 
-function limiterOf(options: FastifyOptions): Limiter<FastifyRequest, FastifyReply> {
-  return new Limiter(options, (request) => request.ip)
-}
-
-function hookOf(limiter: Limiter<FastifyRequest, FastifyReply>): onRequestAsyncHookHandler {
-  return async (request, response) => {
+  const hook: onRequestAsyncHookHandler = async (request, response) => {
     const { traceparent } = request.headers
     const trace = typeof traceparent === 'string' ? traceparent : undefined
-    const { decision, reply, fields, drain } = await limiter.decide(request, response, trace)
+    const { decision, reply, fields, after } = await limiter.decide(request, undefined, trace)
     request.tollgate = decision
+    const set = (added = {}) =>
+      addFields(added, decision, (name) => response.getHeader(name), (name, value) => response.header(name, value))
     if (reply !== undefined) {
-      return response.code(reply.status).headers(reply.fields).send(reply.body)
+      set(reply.fields)
+      return response.code(reply.status).send(reply.body)
     }
-    // The client left, and nobody would charge the units of the response.
-    if (drain !== undefined && response.raw.closed) return response.hijack()
-    for (const name in fields) response.header(name, joined(name, response.getHeader(name), fields[name] as string))
-    if (drain !== undefined) response.raw.once('close', drain)
+    if (after !== undefined) {
+      // The client left, and nobody would charge the units of the response.
+      if (response.raw.closed) return response.hijack()
+      const ended = limiter.expect(() => after(response, response.raw.headersSent))
+      response.raw.once('finish', ended).once('close', ended)
+    }
+    set(fields)
   }
+  return Object.assign(hook, { close: () => limiter.close() })
 }
 
 // As fastify-plugin does it: the hooks belong to the scope that registers the plugin.
 Object.assign(tollgate, {
   [Symbol.for('skip-override')]: true,
-  [Symbol.for('fastify.display-name')]: '@tollgate/client',
-  [Symbol.for('plugin-meta')]: { name: '@tollgate/client', fastify: '5.x' },
+  [Symbol.for('fastify.display-name')]: 'tollgate-limiter',
+  [Symbol.for('plugin-meta')]: { name: 'tollgate-limiter', fastify: '4.x || 5.x' },
 })
 
 export default tollgate

@@ -28,9 +28,24 @@ export function fieldsOf(decision: CheckAnswer): Fields {
   return fields
 }
 
-/** The value of a field beside an earlier one. Two limits of a request list their quotas together. */
-export function joined(name: string, earlier: unknown, value: string): string {
-  return earlier === undefined || !name.startsWith('ratelimit') ? value : `${String(earlier)}, ${value}`
+/**
+ * Adds fields to those of a response. Several limits of a request list their quotas together. A
+ * name that another limit has listed gets its policy in front, as at a gate.
+ */
+export function addFields(
+  fields: Fields,
+  decision: CheckAnswer | undefined,
+  get: (name: string) => unknown,
+  set: (name: string, value: string) => void,
+): void {
+  const listed = `${get('ratelimit-policy') ?? ''}${get('ratelimit') ?? ''}`
+  const apart = (item: string, quota: string) => (listed.includes(item) ? `"${decision?.policy}/${quota}";` : item)
+  for (const name in fields) {
+    const value = fields[name] as string
+    const earlier = get(name) ?? ''
+    if (listed === '' || !name.startsWith('ratelimit')) set(name, value)
+    else set(name, `${earlier}${earlier && ', '}${value.replace(/"([^"]*)";/g, apart)}`)
+  }
 }
 
 /** Seconds until a denied cost fits, if it ever does. */

@@ -1,33 +1,42 @@
 // The part that the middlewares share: from a request to a verdict, without a framework.
-import { createHash } from 'node:crypto'
+import { createHash, randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
 
-import { Client, type ClientOptions } from './client.js'
+import { addressIn } from './address.js'
+import { type Client, type ClientOptions, clientOf } from './client.js'
 import { Problem, Unavailable, invalid } from './errors.js'
 import { type Fields, fieldsOf } from './fields.js'
 import type { Check, CheckAnswer } from './types.js'
 
-type Awaitable<T> = T | Promise<T>
+export type Awaitable<T> = T | Promise<T>
 
-export interface LimiterOptions<Request, Response> extends ClientOptions {
+/** `context` is the second argument of a handler with Web requests. Other frameworks have none. */
+export interface LimiterOptions<Request, Response, Context = undefined> extends ClientOptions {
   /** A client to share. By default each middleware has its own, with the options of a client. */
   client?: Client | undefined
   /** The policy, by default `default`. */
-  policy?: string | undefined
+  policy?: string | ((request: Request, context: Context) => Awaitable<string | undefined>) | undefined
   /** The key of a request. By default, and if it returns nothing, the address of the client. */
-  key?: ((request: Request) => Awaitable<string | number | null | undefined>) | undefined
-  /** The cost of a request, by default 1. */
-  cost?: (number | ((request: Request) => Awaitable<number>)) | undefined
+  key?: ((request: Request, context: Context) => Awaitable<string | number | null | undefined>) | undefined
+  /** The cost of a request, by default 1. Beside `drain`, 0 means `look`. */
+  cost?: (number | ((request: Request, context: Context) => Awaitable<number>)) | undefined
+  /** Charge nothing, and deny a request whose cost does not fit now. */
+  look?: boolean | undefined
+  /** Charge once, also if the client repeats the check. Such a check always asks the store. */
+  once?: boolean | undefined
   /** The cause of the charge, kept by sliding logs. */
-  meta?: ((request: Request) => Awaitable<string | undefined>) | undefined
+  meta?: ((request: Request, context: Context) => Awaitable<string | undefined>) | undefined
   /** Quotas in place of the policy's own, if it has `inline: true`. */
-  quotas?: (Check['quotas'] | ((request: Request) => Awaitable<Check['quotas']>)) | undefined
+  quotas?: (Check['quotas'] | ((request: Request, context: Context) => Awaitable<Check['quotas']>)) | undefined
   /** Requests to pass uncounted. */
-  skip?: ((request: Request) => Awaitable<boolean>) | undefined
+  skip?: ((request: Request, context: Context) => Awaitable<boolean>) | undefined
   /**
    * Units to charge on top of `cost`, once the response ended or its connection closed. If a client
    * may leave before the units are known, return a promise of them.
    */
-  drain?: ((request: Request, response: Response) => Awaitable<number>) | undefined
+  drain?: ((request: Request, response: Response, context: Context) => Awaitable<number>) | undefined
+  /** Whether to give the charge of a request back after its response, such as for a right password. */
+  refund?: ((request: Request, response: Response, context: Context) => Awaitable<boolean>) | undefined
   /** Without a decision `open` passes a request, and `closed` ends it with 503. By default `open`. */
   onFailure?: 'open' | 'closed' | undefined
   /** The status of a denial, by default 429. */
@@ -38,33 +47,54 @@ export interface LimiterOptions<Request, Response> extends ClientOptions {
   onError?: ((error: unknown, request: Request) => void) | undefined
 }
 
+const OPTIONS = [
+  'policy', 'key', 'cost', 'look', 'once', 'meta', 'quotas', 'skip', 'drain', 'refund', 'onFailure', 'status', 'body', 'onError',
+] as const satisfies Array<keyof LimiterOptions<unknown, unknown>>
+
+/** What a framework knows of a request. */
+export interface Source<Request, Context> {
+  address(request: Request, context: Context): string | undefined
+  /** Whether a proxy names its client, and the framework ignores it. */
+  ignoresProxy?(request: Request): boolean
+  /** The remedy. */
+  setting?: string
+}
+
 export interface Reply {
   status: number
   fields: Fields
   body: string
 }
 
-export interface Verdict {
+export interface Verdict<Response> {
   /** The decision, unless the request was skipped or there is none. */
   decision?: CheckAnswer
   /** The response that ends the request, if it does not pass. */
   reply?: Reply
   /** The fields of a request that passes. */
   fields?: Fields
-  /** Charges the units that are known after the response. */
-  drain?: () => Promise<void>
+  /** Charges after the response, and gives back if it was `sent`. */
+  after?: (response: Response, sent: boolean) => Promise<void>
 }
 
 const MOST_KEY_BYTES = 1024
+/** The longest response whose charge can be given back. */
+const REFUND_MS = 300_000
+/** How long `close` waits for charges that follow responses. */
+const CLOSE_MS = 10_000
+/** The largest cost and the largest limit of a node. */
+export const MOST_UNITS = 10 ** 15
 const HTTP_PROBLEMS = 'https://iana.org/assignments/http-problem-types#'
 
-export class Limiter<Request, Response> {
+export class Limiter<Request, Response, Context = undefined> {
   readonly client: Client
-  private readonly check: Pick<Check, 'policy'>
+  /** Responses whose charges are still to come. */
+  private expected = 0
+  private onIdle: (() => void) | undefined
 
   constructor(
-    private readonly options: LimiterOptions<Request, Response>,
-    private readonly address: (request: Request) => string | undefined,
+    private readonly options: LimiterOptions<Request, Response, Context>,
+    private readonly source: Source<Request, Context>,
   ) {
     if (!['open', 'closed', undefined].includes(options.onFailure)) {
       throw new TypeError('onFailure must be "open" or "closed"')
@@ -73,43 +103,99 @@ export class Limiter<Request, Response> {
     if (!(Number.isInteger(status) && status >= 200 && status <= 599)) {
       throw new RangeError('status must be an integer from 200 to 599')
     }
-    this.client = options.client ?? new Client(options)
-    this.check = { policy: options.policy }
+    if (options.look && options.refund) throw new TypeError('look charges nothing to refund: use one of them')
+    this.client = clientOf(options, OPTIONS)
   }
 
-  async decide(request: Request, response: Response, traceparent: string | undefined): Promise<Verdict> {
+  async decide(request: Request, context: Context, traceparent: string | undefined): Promise<Verdict<Response>> {
     const { options } = this
-    if (options.skip !== undefined && (await options.skip(request))) return {}
-    const check = await this.checkOf(request)
-    let verdict: Verdict
+    if (options.skip !== undefined && (await options.skip(request, context))) return {}
+    const check = await this.checkOf(request, context)
+    let verdict: Verdict<Response>
     try {
       if (check.key === '') throw withoutKey()
-      verdict = this.verdict(await this.client.check(check, { traceparent }), request)
+      verdict = this.verdict(await this.client.check(this.asked(check), { traceparent }), request)
     } catch (error) {
       verdict = this.withoutDecision(error, request)
     }
-    if (options.drain !== undefined && verdict.reply === undefined) {
-      verdict.drain = () => this.drain(request, response, check, traceparent)
+    if (verdict.reply === undefined && (options.drain !== undefined || check.id !== undefined)) {
+      verdict.after = async (response, sent) => {
+        if (sent && verdict.decision !== undefined) await this.giveBack(request, response, context, check, traceparent)
+        await this.charge(request, response, context, check, traceparent)
+      }
     }
     return verdict
   }
 
-  /** Closes the client, unless the caller shares its own. */
-  close(): void {
+  /** `after`, to be called once a response of Node ended. Until then `close` waits. */
+  expect(after: () => Promise<void>): () => void {
+    this.expected++
+    let ended = false
+    return () => {
+      if (ended) return
+      ended = true
+      void after().finally(() => {
+        if (--this.expected === 0) this.onIdle?.()
+      })
+    }
+  }
+
+  /** Waits for the charges that follow responses, and closes the client, unless it is shared. */
+  async close(): Promise<void> {
+    if (this.expected > 0) {
+      const idle = new Promise<void>((resolve) => { this.onIdle = resolve })
+      await Promise.race([idle, sleep(CLOSE_MS, undefined, { ref: false })])
+    }
     if (this.options.client === undefined) this.client.close()
   }
 
-  private async checkOf(request: Request): Promise<Check> {
-    const { key, cost, meta, quotas } = this.options
-    const given = key === undefined ? undefined : await key(request)
-    const check: Check = { ...this.check, key: fittingKey(String(given ?? '') || this.address(request) || '') }
-    if (cost !== undefined) check.cost = typeof cost === 'function' ? await cost(request) : cost
-    if (meta !== undefined) check.meta = await meta(request)
-    if (quotas !== undefined) check.quotas = typeof quotas === 'function' ? await quotas(request) : quotas
+  private async checkOf(request: Request, context: Context): Promise<Check> {
+    const { policy, key, cost, meta, quotas, refund, once } = this.options
+    const given = String((key === undefined ? undefined : await key(request, context)) ?? '')
+    const check: Check = {
+      policy: typeof policy === 'function' ? await policy(request, context) : policy,
+      key: given === '' ? this.addressOf(request, context) : fittingKey(given),
+    }
+    if (cost !== undefined) check.cost = typeof cost === 'function' ? await cost(request, context) : cost
+    if (meta !== undefined) check.meta = await meta(request, context)
+    if (quotas !== undefined) check.quotas = typeof quotas === 'function' ? await quotas(request, context) : quotas
+    if (once) check.once = true
+    if (refund !== undefined && check.cost !== 0) {
+      Object.assign(check, { once: true, id: randomUUID(), id_ttl_ms: REFUND_MS })
+    }
     return check
   }
 
-  private verdict(decision: CheckAnswer, request: Request): Verdict {
+  /** The check before the request. A cost of 0 would never deny. */
+  private asked(check: Check): Check {
+    const { look, drain } = this.options
+    if (!look && !(drain !== undefined && check.cost === 0)) return check
+    const { once: _, ...looking } = check
+    return { ...looking, cost: check.cost || undefined, look: true }
+  }
+
+  private addressOf(request: Request, context: Context): string {
+    const { warnings } = this.client
+    if (warnings.lacks('proxy') && this.source.ignoresProxy?.(request)) {
+      warnings.give(
+        'proxy',
+        'requests have X-Forwarded-For or Forwarded, but the framework trusts no proxy, ' +
+          `so all clients behind one count as one: set ${this.source.setting}, or \`key\``,
+      )
+    }
+    const written = this.source.address(request, context) ?? ''
+    const address = addressIn(written)
+    if (address !== written) {
+      warnings.give(
+        'address',
+        `the address of a client has a port or a zone ("${written}"), which does not count: ` +
+          'let the proxy send addresses without it',
+      )
+    }
+    return fittingKey(address)
+  }
+
+  private verdict(decision: CheckAnswer, request: Request): Verdict<Response> {
     const fields = fieldsOf(decision)
     if (decision.allowed) return { decision, fields }
     const { status = 429, body } = this.options
@@ -117,7 +203,7 @@ export class Limiter<Request, Response> {
     return { decision, reply: reply(status, fields, content ?? problemOf(decision, status)) }
   }
 
-  private withoutDecision(error: unknown, request: Request): Verdict {
+  private withoutDecision(error: unknown, request: Request): Verdict<Response> {
     if (!(error instanceof Problem) && !(error instanceof Unavailable)) throw error
     this.options.onError?.(error, request)
     // Else a caller could evade the limit by a key or a cost that the node rejects.
@@ -126,16 +212,23 @@ export class Limiter<Request, Response> {
     return { reply: reply(503, { 'retry-after': '1' }, reducedCapacity(503)) }
   }
 
-  private async drain(
-    request: Request,
-    response: Response,
-    check: Check,
-    traceparent: string | undefined,
-  ): Promise<void> {
+  private async giveBack(request: Request, response: Response, context: Context, check: Check, traceparent?: string): Promise<void> {
+    const { policy, key, id } = check
     try {
-      const cost = await this.options.drain?.(request, response)
+      if (id === undefined || !(await this.options.refund?.(request, response, context))) return
+      await this.client.refund({ policy, key, id }, { traceparent })
+    } catch (error) {
+      this.tell(error, request)
+    }
+  }
+
+  private async charge(request: Request, response: Response, context: Context, check: Check, traceparent?: string): Promise<void> {
+    const { policy, key, meta, quotas } = check
+    const { drain, once } = this.options
+    try {
+      const cost = await drain?.(request, response, context)
       if (!cost || cost < 0) return
-      await this.client.check({ ...check, cost, over: 'drain' }, { traceparent })
+      await this.client.check({ policy, key, meta, quotas, once, cost, over: 'drain' }, { traceparent })
     } catch (error) {
       this.tell(error, request)
     }
@@ -158,6 +251,11 @@ export function fittingKey(key: string): string {
   // A UTF-16 unit has at most three bytes in UTF-8.
   if (key.length * 3 <= MOST_KEY_BYTES || Buffer.byteLength(key) <= MOST_KEY_BYTES) return key
   return hashed(key)
+}
+
+/** The limit of another library as a quota. It may be a fraction, or Infinity. */
+export function quotaOf(limit: number, windowMs: number): string {
+  return `${Math.min(Math.floor(limit), MOST_UNITS)} per ${Math.ceil(windowMs)}ms`
 }
 
 function hashed(key: string | Buffer): string {

@@ -1,17 +1,21 @@
 import { Unavailable } from './errors.js'
-import { type Call, Link, NoAnswer } from './exchange.js'
+import { type Call, Link, type NoAnswer } from './exchange.js'
 import type { Answer } from './response.js'
+import type { Warnings } from './warnings.js'
 
 /** The time for which the client avoids a node that does not answer. */
 export const AVOID_MS = 500
+
+/** How long a question for the timeout may last. No caller waits for it. */
+const HEALTH_MS = 1000
 
 /** The nodes of a client, in the order of preference. */
 export class Nodes {
   private readonly nodes: Node[]
 
-  constructor(urls: string[], caFile: string | undefined) {
+  constructor(urls: string[], caFile: string | undefined, warnings: Warnings) {
     if (urls.length === 0) throw new TypeError('nodes must name at least one URL')
-    this.nodes = urls.map((url) => new Node(new Link(url, caFile)))
+    this.nodes = urls.map((url) => new Node(new Link(url, caFile), warnings))
   }
 
   /** The answer of the first node that answers until `deadline`. */
@@ -23,13 +27,19 @@ export class Nodes {
       if (!node.mayBeAsked()) continue
       // No other node may get a call that must not be repeated.
       const nodesLeft = call.repeatable ? candidates.length - index : 1
-      const share = (deadline - performance.now()) / nodesLeft
+      const now = performance.now()
+      const share = (deadline - now) / nodesLeft
       if (share <= 0) break
       try {
-        return await node.call(call, token, performance.now() + share)
+        return await node.call(call, token, now + share)
       } catch (error) {
         failure = error
-        if (!call.repeatable && (error as NoAnswer).fate !== 'refused') break
+        const { fate } = error as NoAnswer
+        if (fate === 'silent') void node.compareTimeout(token, share, nodesLeft)
+        if (!call.repeatable && fate !== 'refused') break
+        if (fate !== 'refused') call = repetitionOf(call)
+        // The time for which this process was late is not that of the next node.
+        deadline += Math.max(0, performance.now() - now - share)
       }
     }
     if (candidates.length === 0) throw new Unavailable('all nodes failed less than 500 ms ago')
@@ -45,8 +55,9 @@ class Node {
   private avoidUntil = 0
   private onTrial = false
   private lastAnswer = 0
+  private compared = false
 
-  constructor(readonly link: Link) {}
+  constructor(readonly link: Link, private readonly warnings: Warnings) {}
 
   mayBeAsked(): boolean {
     return this.avoidUntil === 0 || (!this.onTrial && performance.now() >= this.avoidUntil)
@@ -72,11 +83,34 @@ class Node {
     } catch (error) {
       const { fate } = error as NoAnswer
       const now = performance.now()
-      if (fate === 'broken' && again && now < deadline) return this.callAgain(call, token, deadline, false)
+      if (fate === 'broken' && again && now < deadline) return this.callAgain(repetitionOf(call), token, deadline, false)
       // One broken connection is no sign of a dead node. Another answer since the start is one of life.
       const dead = fate === 'broken' ? call.repeatable : fate === 'refused' || this.lastAnswer < start
       if (dead) this.avoidUntil = now + AVOID_MS
       throw error
     }
   }
+
+  /** Warns if a silent node had less time than it takes while its store is away. It answers this once. */
+  async compareTimeout(token: string | undefined, shareMs: number, nodes: number): Promise<void> {
+    if (this.compared) return
+    this.compared = true
+    try {
+      const { text } = await this.link.exchange({ method: 'GET', path: '/health/ready', repeatable: true }, token, HEALTH_MS)
+      const { timeout_ms } = JSON.parse(text)
+      if (!(timeout_ms >= shareMs)) return
+      const each = nodes > 1 ? ` for each of ${nodes} nodes` : ''
+      this.warnings.give(
+        'deadline',
+        `the deadline of ${Math.round(shareMs)} ms${each} is not above the node's timeout of ${timeout_ms} ms: ` +
+          `set the deadline to at least ${2 * timeout_ms * nodes} ms`,
+      )
+    } catch {
+      this.compared = false
+    }
+  }
+}
+
+function repetitionOf(call: Call): Call {
+  return call.again === undefined ? call : { ...call, body: call.again(), again: undefined }
 }

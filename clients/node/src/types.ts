@@ -1,6 +1,6 @@
 // The members of the HTTP API. A test compares them with /openapi.json of a node.
 
-/** One check. */
+/** One check. `once` is of this client, and no node sees it. */
 export interface Check {
   /** A configured policy; by default `default`. */
   policy?: string | undefined
@@ -10,8 +10,16 @@ export interface Check {
   cost?: number | undefined
   /** The cause of the charge, kept by sliding logs. */
   meta?: string | undefined
-  /** Makes a retry safe: one id is charged once. By default a random one. */
+  /** Makes a retry of the caller safe: one id is charged once. By default there is none. */
   id?: string | undefined
+  /** How long the record of the id lives, ms, 1000 to 86,400,000. The id then serves retries only. */
+  id_ttl_ms?: number | undefined
+  /** The id was sent before, and its answer was lost. */
+  repeated?: boolean | undefined
+  /** The decision for the cost, without a charge. */
+  look?: boolean | undefined
+  /** Charge once, also if this client repeats the check: a random id that lives as long as its retries. */
+  once?: boolean | undefined
   /** Quotas in place of the policy's own, if it has `inline: true`: `"500 per 1m"`. */
   quotas?: Array<string | Record<string, unknown>> | undefined
   /** `drain` charges as much as fits, for units that are known afterwards. */
@@ -37,7 +45,8 @@ export interface Decision {
   reset_after_ms: number | null
   /** The name of the binding quota. */
   quota: string | null
-  source: 'store' | 'prefilter' | 'fallback' | 'list' | 'lease' | (string & {})
+  /** `client` is this process, which remembers a denial of the pre-filter. */
+  source: 'store' | 'prefilter' | 'fallback' | 'list' | 'lease' | 'client' | (string & {})
   reason:
     | 'ok'
     | 'over_limit'

@@ -5,9 +5,19 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 
-import { Client } from '@tollgate/client'
+import { Client } from 'tollgate-limiter'
 
+import { post } from './http.mjs'
 import { CLIENTS, RealNode, freePort, proxyNode, silentNode, waitUntil } from './nodes.mjs'
+
+// Some cases make mistakes on purpose.
+console.warn = () => {}
+
+/** Checks that only a node with a member accepts. */
+const PROBES = {
+  look: { key: 'probe', look: true },
+  id_ttl_ms: { key: 'probe', id: 'probe', id_ttl_ms: 1000 },
+}
 
 const table = JSON.parse(readFileSync(join(CLIENTS, 'cases.json'), 'utf8'))
 
@@ -18,12 +28,13 @@ export function cases(title, kind, run) {
     before(async () => {
       nodes.node = await RealNode.start('cases.yaml')
       nodes.secure = await RealNode.start('cases-secure.yaml')
-      nodes.drains = await drains(nodes.node)
+      nodes.reads = await Promise.all(Object.values(PROBES).map((probe) => reads(nodes.node, probe)))
     })
     after(() => Promise.all([nodes.node?.kill(), nodes.secure?.kill()]))
     for (const written of table[kind]) {
       test(written.name, async (context) => {
-        if (written.needs === 'drain' && !nodes.drains) return context.skip('the node has no drain')
+        const lacking = written.needs !== undefined && !nodes.reads[Object.keys(PROBES).indexOf(written.needs)]
+        if (lacking) return context.skip(`the node does not read ${written.needs}`)
         const instance = await prepare(written, nodes)
         try {
           await run(instance)
@@ -65,19 +76,27 @@ export async function within(ms, work) {
 
 /** The options of a case in the names of this client. Functions read a header. */
 export function optionsOf({ urls, options = {} }) {
-  const { deadline_ms, on_failure, ca_file, key, cost, skip, drain, ...same } = options
-  const header = (option, read) => option && ((request) => read(request.headers[option.header]))
+  const { deadline_ms, denial_cache_ms, on_failure, ca_file, policy, key, cost, skip, drain, refund, ...same } = options
+  const header = (option, read) => option?.header ? ((request) => read(valueOf(request, option.header))) : option
   return defined({
     ...same,
     nodes: urls,
     deadlineMs: deadline_ms ?? 5000,
     onFailure: on_failure,
+    denialCacheMs: denial_cache_ms,
     caFile: ca_file && join(CLIENTS, ca_file),
+    policy: header(policy, (value) => value),
     key: header(key, (value) => value),
     cost: header(cost, Number),
     skip: header(skip, (value) => value !== undefined),
     drain: header(drain, Number),
+    refund: header(refund, (value) => value !== undefined),
   })
+}
+
+/** Node and the Web have different headers. */
+function valueOf({ headers }, name) {
+  return headers instanceof Headers ? (headers.get(name) ?? undefined) : headers[name]
 }
 
 async function prepare(written, nodes) {
@@ -100,6 +119,7 @@ async function prepare(written, nodes) {
   instance.proxy = doubles.find((double) => 'seen' in double)
   instance.until = ({ policy, key, remaining }) =>
     waitUntil(`remaining ${remaining}`, async () => (await plain.usage({ policy, key })).remaining === remaining, 5000)
+  instance.stop = () => instance.proxy.close()
   instance.close = () => {
     plain.close()
     for (const double of doubles) double.close()
@@ -115,14 +135,19 @@ function compareCalls({ seen, proxy }) {
   for (const [name, value] of Object.entries(seen.headers ?? {})) {
     for (const { headers } of calls) matches(headers[name] ?? null, value, name)
   }
+  if (seen.checks !== undefined) {
+    const checks = calls.flatMap(({ body }) => (body === '' ? [] : (JSON.parse(body).checks ?? [JSON.parse(body)])))
+    assert.equal(checks.length, seen.checks.length, 'checks that arrived')
+    seen.checks.forEach((members, index) => {
+      for (const [name, value] of Object.entries(members)) matches(checks[index][name] ?? null, value, `check ${index}: ${name}`)
+    })
+  }
   if (seen.some_path !== undefined) assert.ok(paths.includes(seen.some_path), `${paths} lacks ${seen.some_path}`)
   if (seen.every_path !== undefined) assert.ok(paths.every((path) => path === seen.every_path), `${paths}`)
 }
 
-async function drains(node) {
-  const body = JSON.stringify({ key: 'probe', over: 'drain' })
-  const headers = { 'content-type': 'application/json' }
-  return (await fetch(`${node.url}/v1/check`, { method: 'POST', headers, body })).status === 200
+async function reads(node, probe) {
+  return (await post(`${node.url}/v1/check`, probe)).status !== 422
 }
 
 function defined(object) {

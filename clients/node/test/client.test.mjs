@@ -1,14 +1,17 @@
 // The client cases of clients/cases.json.
 import assert from 'node:assert/strict'
 
-import { Client, Problem, Unavailable } from '@tollgate/client'
+import { Client, Problem, Unavailable } from 'tollgate-limiter'
 
 import { cases, matches, optionsOf, within } from './cases.mjs'
 
 cases('client', 'client', async (instance) => {
   const client = new Client(optionsOf(instance))
   try {
-    for (const step of instance.steps) await runStep(client, step)
+    for (const step of instance.steps) {
+      if (step.stop) instance.stop()
+      else await runStep(client, step)
+    }
   } finally {
     client.close()
   }

@@ -5,7 +5,7 @@ import http from 'node:http'
 import net from 'node:net'
 import { describe, test } from 'node:test'
 
-import { Client, Problem, Unavailable } from '@tollgate/client'
+import { Client, Problem, Unavailable } from 'tollgate-limiter'
 
 import { ResponseReader } from '../dist/esm/response.js'
 import { RealNode, freePort, silentNode } from './nodes.mjs'

@@ -8,7 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import express from 'express'
 import { rateLimit } from 'express-rate-limit'
 
-import { TollgateStore } from '@tollgate/client/express-rate-limit'
+import { TollgateStore } from 'tollgate-limiter/express-rate-limit'
 
 import { get } from './http.mjs'
 import { RealNode, freePort, waitUntil } from './nodes.mjs'
@@ -126,6 +126,50 @@ describe('the store of express-rate-limit', () => {
     const options = { limit: 2, windowMs: 60_000, logger: { error() {}, warn() {} } }
     await withApp({ nodes }, options, async (url) => assert.equal((await get(url)).status, 500))
     await withApp({ nodes }, { ...options, passOnStoreError: true }, async (url) => {
+      assert.equal((await get(url)).status, 200)
+    })
+  })
+
+  test('two stores of a request that count apart raise no alarm', async () => {
+    const alarms = []
+    const logger = { error: (error) => alarms.push(error.code), warn: (error) => alarms.push(error.code) }
+    const key = randomUUID()
+    const limited = (store, options = {}) =>
+      rateLimit({ limit: 2, windowMs: 60_000, store, logger, keyGenerator: () => key, ...options })
+    const store = (options) => new TollgateStore({ nodes: node.url, deadlineMs: 5000, ...options })
+    const app = express()
+    app.get(
+      '/apart',
+      limited(store({ policy: 'ten' })),
+      limited(store({ policy: 'thousand' })),
+      limited(store({ policy: 'ten', prefix: 'a-' })),
+      limited(store({ policy: 'inline', inline: true })),
+      limited(store({ policy: 'inline', inline: true }), { windowMs: 3600_000 }),
+      (_request, response) => { response.send('hello') },
+    )
+    const same = [limited(store({ policy: 'ten' })), limited(store({ policy: 'ten' }))]
+    app.get('/twice', ...same, (_request, response) => { response.send('hello') })
+    const server = app.listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    const url = `http://127.0.0.1:${server.address().port}`
+    try {
+      assert.equal((await get(`${url}/apart`)).status, 200)
+      assert.deepEqual(alarms, [])
+      await get(`${url}/twice`)
+      assert.deepEqual(alarms, ['ERR_ERL_DOUBLE_COUNT'])
+    } finally {
+      server.close()
+      server.closeAllConnections()
+    }
+  })
+
+  test('counts a limit that is a fraction or infinite', async () => {
+    await withApp({ policy: 'inline', inline: true }, { limit: 2.5, windowMs: 60_000.5 }, async (url) => {
+      const statuses = []
+      for (let time = 0; time < 3; time++) statuses.push((await get(url)).status)
+      assert.deepEqual(statuses, [200, 200, 429])
+    })
+    await withApp({ policy: 'inline', inline: true }, { limit: Infinity, windowMs: 60_000 }, async (url) => {
       assert.equal((await get(url)).status, 200)
     })
   })

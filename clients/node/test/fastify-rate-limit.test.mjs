@@ -6,7 +6,7 @@ import { after, before, describe, test } from 'node:test'
 import rateLimit from '@fastify/rate-limit'
 import fastify from 'fastify'
 
-import { tollgateStore } from '@tollgate/client/fastify-rate-limit'
+import { tollgateStore } from 'tollgate-limiter/fastify-rate-limit'
 
 import { get } from './http.mjs'
 import { RealNode, freePort } from './nodes.mjs'
@@ -37,6 +37,26 @@ describe('the store of @fastify/rate-limit', () => {
       assert.equal((await get(`${url}once`)).status, 429)
       assert.equal((await get(url)).headers['x-ratelimit-remaining'], '1')
     })
+  })
+
+  test('counts the routes of a group together, and groups apart', async () => {
+    const key = randomUUID()
+    const store = tollgateStore({ nodes: node.url, deadlineMs: 5000, policy: 'inline' })
+    const app = fastify({ forceCloseConnections: true })
+    await app.register(rateLimit, { global: false, keyGenerator: () => key, store })
+    const route = (path, groupId) =>
+      app.get(path, { config: { rateLimit: { max: 2, timeWindow: 60_000, groupId } } }, async () => 'hello')
+    for (const path of ['/a', '/b']) route(path, 'g')
+    route('/c', 'h')
+    route('/d', undefined)
+    const url = await app.listen({ port: 0, host: '127.0.0.1' })
+    try {
+      const statuses = []
+      for (const path of ['/a', '/b', '/a', '/b', '/c', '/d']) statuses.push((await get(url + path)).status)
+      assert.deepEqual(statuses, [200, 200, 429, 429, 200, 200])
+    } finally {
+      await app.close()
+    }
   })
 
   test('admits exactly max of 64 concurrent requests', async () => {

@@ -12,8 +12,8 @@ import express from 'express'
 import { rateLimit } from 'express-rate-limit'
 import fastify from 'fastify'
 
-import { TollgateStore } from '@tollgate/client/express-rate-limit'
-import { tollgateStore } from '@tollgate/client/fastify-rate-limit'
+import { TollgateStore } from 'tollgate-limiter/express-rate-limit'
+import { tollgateStore } from 'tollgate-limiter/fastify-rate-limit'
 
 import { FRAMEWORKS } from './applications.mjs'
 import { get } from './http.mjs'
@@ -25,8 +25,8 @@ const LIMIT_MS = 1000
 const LOOPS = 16
 
 const LIMITERS = {
-  express: { start: FRAMEWORKS.express, decided: hasField, closedStatus: 503 },
-  fastify: { start: FRAMEWORKS.fastify, decided: hasField, closedStatus: 503 },
+  express: { start: FRAMEWORKS['Express 5'], decided: hasField, closedStatus: 503 },
+  fastify: { start: FRAMEWORKS['Fastify 5'], decided: hasField, closedStatus: 503 },
   'express-rate-limit': { start: expressRateLimit, decided: hasField, closedStatus: 500 },
   '@fastify/rate-limit': { start: fastifyStore, decided: hasReset, closedStatus: 500 },
 }

@@ -9,3 +9,7 @@ export function get(url, headers = {}, agent = undefined) {
     }).once('error', reject)
   })
 }
+
+export function post(url, body) {
+  return fetch(url, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body) })
+}

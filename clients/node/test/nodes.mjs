@@ -12,9 +12,10 @@ const BINARY = resolve(process.env.TOLLGATE_BIN ?? join(CLIENTS, '../target/debu
 
 /** A real node with a configuration of clients/. */
 export class RealNode {
-  static async start(config = 'cases.yaml', port = undefined) {
+  static async start(config = 'cases.yaml', port = undefined, environment = {}) {
     const node = new RealNode()
     node.config = config
+    node.environment = { ...process.env, ...environment }
     node.port = port ?? (await freePort())
     node.url = `${config.includes('secure') ? 'https' : 'http'}://127.0.0.1:${node.port}`
     await node.start()
@@ -23,7 +24,7 @@ export class RealNode {
 
   async start() {
     const command = ['serve', '--listen', `127.0.0.1:${this.port}`, '--config', this.config]
-    this.process = spawn(BINARY, command, { cwd: CLIENTS, stdio: ['ignore', 'ignore', 'pipe'] })
+    this.process = spawn(BINARY, command, { cwd: CLIENTS, env: this.environment, stdio: ['ignore', 'ignore', 'pipe'] })
     let log = ''
     this.process.stderr.on('data', (part) => { log = (log + part).slice(-4000) })
     this.process.on('error', (error) => { log += error.message })
@@ -72,7 +73,9 @@ export async function proxyNode(target, { lossy = false } = {}) {
   let connections = 0
   const agent = new http.Agent({ keepAlive: true })
   const server = http.createServer((request, response) => {
-    const first = calls.push({ path: request.url.split('?')[0], headers: request.headers }) === 1
+    const call = { path: request.url.split('?')[0], headers: request.headers, body: '' }
+    const first = calls.push(call) === 1
+    request.setEncoding('utf8').on('data', (part) => { call.body += part })
     const { method, headers, url } = request
     const upstream = http.request(target + url, { method, headers, agent }, (answer) => {
       if (lossy && first) {

@@ -8,11 +8,11 @@ import { after, before, describe, test } from 'node:test'
 import { fileURLToPath } from 'node:url'
 
 const PACKAGE = join(dirname(fileURLToPath(import.meta.url)), '..')
-const MODULES = ['', '/express', '/fastify', '/express-rate-limit', '/fastify-rate-limit']
 const EXPORTS = {
   '': ['Client', 'Problem', 'Unavailable'],
   '/express': ['tollgate'],
   '/fastify': ['tollgate', 'tollgateHook'],
+  '/fetch': ['tollgate'],
   '/express-rate-limit': ['TollgateStore'],
   '/fastify-rate-limit': ['tollgateStore'],
 }
@@ -26,9 +26,9 @@ describe('the package', () => {
     const [{ filename, files: list }] = JSON.parse(packed)
     files = list.map(({ path }) => path)
     run('tar', ['xzf', filename], home)
-    mkdirSync(join(home, 'node_modules/@tollgate'), { recursive: true })
-    symlinkSync(join(home, 'package'), join(home, 'node_modules/@tollgate/client'))
-    for (const name of ['express', 'fastify', 'express-rate-limit', '@fastify', '@types', 'typescript']) {
+    mkdirSync(join(home, 'node_modules'))
+    symlinkSync(join(home, 'package'), join(home, 'node_modules/tollgate-limiter'))
+    for (const name of ['hono', 'express', 'fastify', 'express-rate-limit', '@fastify', '@types', 'typescript']) {
       symlinkSync(join(PACKAGE, 'node_modules', name), join(home, 'node_modules', name))
     }
   })
@@ -42,26 +42,42 @@ describe('the package', () => {
   })
 
   test('is loaded by import and by require', () => {
-    for (const module of MODULES) {
-      const names = JSON.stringify(EXPORTS[module])
+    for (const [module, exported] of Object.entries(EXPORTS)) {
+      const names = JSON.stringify(exported)
       const check = `for (const name of ${names}) if (typeof loaded[name] !== 'function') throw new Error(name)`
-      run(process.execPath, ['--input-type=module', '-e', `import * as loaded from '@tollgate/client${module}'; ${check}`], home)
-      run(process.execPath, ['-e', `const loaded = require('@tollgate/client${module}'); ${check}`], home)
+      run(process.execPath, ['--input-type=module', '-e', `import * as loaded from 'tollgate-limiter${module}'; ${check}`], home)
+      run(process.execPath, ['-e', `const loaded = require('tollgate-limiter${module}'); ${check}`], home)
     }
   })
 
   test('has types for a program of either module format', () => {
     const program = `
-      import { Client, Problem, type Decision } from '@tollgate/client'
-      import { tollgate } from '@tollgate/client/express'
-      import { tollgate as plugin, tollgateHook } from '@tollgate/client/fastify'
-      import { TollgateStore } from '@tollgate/client/express-rate-limit'
-      import { tollgateStore } from '@tollgate/client/fastify-rate-limit'
+      import { Client, Problem, type Decision } from 'tollgate-limiter'
+      import { tollgate } from 'tollgate-limiter/express'
+      import { tollgate as plugin, tollgateHook } from 'tollgate-limiter/fastify'
+      import { tollgate as fetchLimiter } from 'tollgate-limiter/fetch'
+      import { TollgateStore } from 'tollgate-limiter/express-rate-limit'
+      import { tollgateStore } from 'tollgate-limiter/fastify-rate-limit'
       import rateLimit from '@fastify/rate-limit'
       import express from 'express'
+      import { Hono } from 'hono'
       import { rateLimit as expressRateLimit } from 'express-rate-limit'
       import { fastify } from 'fastify'
       express().use(tollgate({ key: (request) => request.get('x-user'), cost: 2 }))
+      express().post('/login', tollgate({
+        policy: async (request) => request.get('x-plan'),
+        refund: (_request, response) => response.statusCode === 200,
+        once: true,
+      }))
+      const limit = fetchLimiter({ key: (request) => request.headers.get('x-user') })
+      export const GET = limit(async (request: Request, context: { params: object }, decision) =>
+        Response.json({ left: decision?.remaining, url: request.url, context }))
+      new Hono().use(async (c, next) => {
+        const { denial, finish } = await limit.decide(c.req.raw, c)
+        if (denial) return denial
+        await next()
+        c.res = finish(c.res)
+      })
       express().use(expressRateLimit({ store: new TollgateStore({ policy: 'ten' }) }))
       const app = fastify()
       app.register(plugin, { key: (request) => request.ip })
