@@ -85,7 +85,8 @@ pub(super) fn watched(path: &Path, most: u64) -> (Watched, Result<Vec<u8>, Strin
     for _ in 1..READS {
         let (watched, bytes) = &read;
         let is_empty = bytes.as_ref().is_ok_and(Vec::is_empty);
-        if watched.is_unread() || !is_empty && watched.look_again() == *watched {
+        // A pipe changes with each read, and cannot be read again.
+        if watched.is_unread() || is_other(path) || !is_empty && watched.look_again() == *watched {
             break;
         }
         std::thread::sleep(PAUSE);
