@@ -148,7 +148,7 @@ settings! {
 
     prefilter("prefilter.", "", "{max_keys: 1000000}") {
         /// Denials that the pre-filter remembers.
-        MAX_KEYS = "max_keys": Integer(1..=100_000_000, 1_000_000), "no";
+        MAX_KEYS = "max_keys": Integer(1..=100_000_000, 250_000), "no";
         /// Longest validity of a remembered denial.
         MAX_DENIAL = "max_denial": Time(MICROS_PER_MILLI..=24 * HOUR, 60 * MICROS_PER_SECOND), "no";
     }

@@ -14,6 +14,8 @@ const SCHEMES: [(&str, &str); 4] =
 
 const EXAMPLE: &str = "write `redis://host:port`, such as `redis://127.0.0.1:7001`";
 
+const TLS_EXAMPLE: &str = "write `rediss://host:port`, such as `rediss://127.0.0.1:7001`";
+
 const SOCKET: &str = "write `unix:///path`, such as `unix:///run/redis.sock`";
 
 const DATABASE: &str = "leave it out, and name a `store.key_prefix` to keep the counts of several stores apart";
@@ -75,12 +77,14 @@ fn one(text: &str) -> Result<Seed, String> {
     let (_, scheme) = SCHEMES.iter().find(|(known, _)| *known == scheme).ok_or_else(|| other_scheme(&scheme))?;
     let (user, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
     let login = user.map(login).transpose()?;
-    refuse_parameters(rest, EXAMPLE)?;
+    let tls = *scheme == "rediss";
+    let example = if tls { TLS_EXAMPLE } else { EXAMPLE };
+    refuse_parameters(rest, if tls { Server::Tls } else { Server::Plain })?;
     let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
-    refuse_database(database)?;
+    refuse_database(database, example)?;
     let (host, port) =
-        host_and_port(authority, DEFAULT_PORT).ok_or_else(|| format!("no host and port in the URL: {EXAMPLE}"))?;
-    Ok(Seed { url: format!("{scheme}://{host}:{port}"), tls: *scheme == "rediss", login })
+        host_and_port(authority, DEFAULT_PORT).ok_or_else(|| format!("no host and port in the URL: {example}"))?;
+    Ok(Seed { url: format!("{scheme}://{host}:{port}"), tls, login })
 }
 
 fn without_slashes(text: &str) -> String {
@@ -115,7 +119,7 @@ fn socket(rest: &str) -> Result<Seed, String> {
         _ => (None, rest),
     };
     let login = user.map(login).transpose()?;
-    refuse_parameters(path, SOCKET)?;
+    refuse_parameters(path, Server::Socket)?;
     let wrong = || format!("not the path of a Unix socket: {SOCKET}");
     let path = percent_decode_str(path).decode_utf8().map_err(|_| wrong())?;
     if !path.starts_with('/') || path.ends_with('/') || path.contains(char::is_control) {
@@ -127,9 +131,16 @@ fn socket(rest: &str) -> Result<Seed, String> {
     Ok(Seed { url: format!("unix://{path}"), tls: false, login })
 }
 
-/// Refuses `?name=value` and `#name`, and names the setting that has its meaning. `right` is the
-/// form of the URL.
-fn refuse_parameters(rest: &str, right: &str) -> Result<(), String> {
+/// The server that a URL names.
+#[derive(Debug, Clone, Copy)]
+enum Server {
+    Plain,
+    Tls,
+    Socket,
+}
+
+/// Refuses `?name=value` and `#name`, and names the setting that has its meaning.
+fn refuse_parameters(rest: &str, server: Server) -> Result<(), String> {
     let Some((_, parameters)) = rest.split_once(['?', '#']) else { return Ok(()) };
     let names = || parameters.split(['&', '?', '#', ';']).map(|one| one.split('=').next().unwrap_or_default());
     let has = |known: &[&str]| names().any(|name| known.iter().any(|known| name.to_ascii_lowercase().contains(known)));
@@ -137,12 +148,24 @@ fn refuse_parameters(rest: &str, right: &str) -> Result<(), String> {
         DATABASE.to_owned()
     } else if has(&["timeout"]) {
         "`store.timeout` bounds the wait".to_owned()
-    } else if has(&["ssl", "tls", "insecure", "cert"]) {
-        "begin the URL with `rediss://`, and name the files in `store.tls`".to_owned()
+    } else if has(&["ssl", "tls", "insecure", "cert", "verify"]) {
+        match server {
+            Server::Plain => "begin the URL with `rediss://`, and name the files in `store.tls`",
+            Server::Tls => {
+                "leave them out, and name the files in `store.tls`; the node always checks the server's certificate"
+            }
+            Server::Socket => "leave them out, since a Unix socket is without TLS",
+        }
+        .to_owned()
     } else if has(&["pass", "user", "auth"]) {
         "name `store.username` and `store.password_file`".to_owned()
     } else {
-        right.to_owned()
+        match server {
+            Server::Plain => EXAMPLE,
+            Server::Tls => TLS_EXAMPLE,
+            Server::Socket => SOCKET,
+        }
+        .to_owned()
     };
     Err(format!("parameters in the URL are not supported: {instead}"))
 }
@@ -165,13 +188,13 @@ fn login(text: &str) -> Result<Login, String> {
     Ok(Login { username: Some(user).filter(|user| !user.is_empty()), password: Password::Text(password) })
 }
 
-fn refuse_database(database: &str) -> Result<(), String> {
+fn refuse_database(database: &str, example: &str) -> Result<(), String> {
     match database {
         "" | "0" => Ok(()),
         _ if database.bytes().all(|byte| byte.is_ascii_digit()) => {
             Err(format!("a database number in the URL is not supported: {DATABASE}"))
         }
-        _ => Err(format!("a path in the URL: {EXAMPLE}")),
+        _ => Err(format!("a path in the URL: {example}")),
     }
 }
 
@@ -255,7 +278,15 @@ mod tests {
             ("unix:///run/redis.sock?db=3", "`store.key_prefix`"),
             ("redis://c?socket_timeout=secret", "`store.timeout`"),
             ("rediss://c?ssl_cert_reqs=secret", "`store.tls`"),
-            ("rediss://c/#insecure", "`store.tls`"),
+            ("rediss://c/#insecure", "leave them out, and name the files in `store.tls`"),
+            ("rediss://c?tls_verify=secret", "leave them out, and name the files in `store.tls`"),
+            ("redis://c/#insecure", "begin the URL with `rediss://`"),
+            ("unix:///run/redis.sock?ssl=secret", "a Unix socket is without TLS"),
+            ("rediss://c?x=y", "not supported: write `rediss://host:port`"),
+            ("valkeys://c?x=y", "not supported: write `rediss://host:port`"),
+            ("rediss://:7001", "write `rediss://host:port`"),
+            ("rediss://c/secret", "write `rediss://host:port`"),
+            ("unix:///run/redis.sock?x=y", "not supported: write `unix:///path`"),
             ("redis://c?password=secret", "`store.password_file`"),
             ("redis://c?protocol=secret", "`redis://host:port`"),
             ("redis-cluster://u:secret@c:1", "detects a cluster"),

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A file as it was just before the read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,10 +49,11 @@ impl Watched {
         &self.path
     }
 
-    /// Whether another file has replaced this one: new contents of the same file do not count.
-    pub fn has_taken_the_place_of(&self, before: &Self) -> bool {
-        let which = |stamp: &Stamp| (stamp.device, stamp.inode);
-        self.stamp.as_ref().map(which) != before.stamp.as_ref().map(which)
+    /// Whether this is the file of `before`, and it has become longer. A file that replaces another
+    /// is complete when it appears.
+    pub fn has_grown(&self, before: &Self) -> bool {
+        let (Some(now), Some(before)) = (&self.stamp, &before.stamp) else { return false };
+        (now.device, now.inode) == (before.device, before.inode) && now.size > before.size
     }
 
     /// The same file, marked as unreadable.
@@ -70,9 +72,30 @@ pub(super) fn is_other(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|data| !data.is_file())
 }
 
+/// How often a file is read that changes meanwhile, or is empty: a program may be writing it.
+const READS: u32 = 5;
+
+/// The pause before such a file is read again. Most files are written in less.
+const PAUSE: Duration = Duration::from_millis(5);
+
 /// The stamp of the file at `path` before the read, and its contents up to `most` bytes. Some
 /// endless files report a size of 0.
 pub(super) fn watched(path: &Path, most: u64) -> (Watched, Result<Vec<u8>, String>) {
+    let mut read = read_once(path, most);
+    for _ in 1..READS {
+        let (watched, bytes) = &read;
+        let is_empty = bytes.as_ref().is_ok_and(Vec::is_empty);
+        // A pipe changes with each read, and cannot be read again.
+        if watched.is_unread() || is_other(path) || !is_empty && watched.look_again() == *watched {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+        read = read_once(path, most);
+    }
+    read
+}
+
+fn read_once(path: &Path, most: u64) -> (Watched, Result<Vec<u8>, String>) {
     let watched = Watched::look(path);
     match File::open(path).and_then(|file| bounded(file, most)) {
         Ok(bytes) => (watched, bytes),
@@ -108,6 +131,23 @@ mod tests {
         std::fs::write(&other, "five").unwrap();
         std::fs::rename(&other, &path).unwrap();
         assert_ne!(four.look_again(), four);
+    }
+
+    #[test]
+    fn only_a_longer_version_of_the_same_file_has_grown() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let absent = Watched::look(&path);
+        std::fs::write(&path, "four").unwrap();
+        let four = absent.look_again();
+        std::fs::write(&path, "fiver").unwrap();
+        let five = four.look_again();
+        let other = folder.path().join("other");
+        std::fs::write(&other, "sixsix").unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        let six = five.look_again();
+        let grown = [(&five, &four), (&four, &five), (&four, &absent), (&six, &five), (&six, &six)];
+        assert_eq!(grown.map(|(now, before)| now.has_grown(before)), [true, false, false, false, false]);
     }
 
     #[test]

@@ -233,6 +233,7 @@ impl Engine {
                 .await
                 .unwrap_or(Err(StoreError::Timeout)),
         };
+        self.note_demand(subject, &taken);
         self.learn_or_fall_back(subject, || Work::Take(costs.into()), question, taken)
     }
 

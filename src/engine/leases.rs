@@ -24,13 +24,13 @@ use tokio::sync::{Notify, watch};
 use super::check::Resolved;
 use super::{Check, Decision, Engine};
 use crate::clock::LeaseInstant;
-use crate::limit::decision::QuotaStates;
+use crate::limit::decision::{QuotaStates, Verdict};
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::lease::{Demand, Hand, Lease};
 use crate::limit::policy::Policy;
 use crate::limit::receipt::LeaseReceipt;
 use crate::limit::time::Micros;
-use crate::store::{Generations, Subject, Taken};
+use crate::store::{Generations, StoreError, Subject, Taken};
 use crate::telemetry::instrument::Count;
 
 mod purchase;
@@ -147,13 +147,15 @@ impl Leases {
             None => part.entry(subject.fingerprint).or_insert_with(|| Key::new(&subject.policy)),
         };
         key.follow(&subject.policy);
-        let demand = key.demand.add(lease.span, now, cost);
+        // A denied check raises no demand, so its cost is added once it is allowed.
+        let demand = key.demand.add(lease.span, now, 0).saturating_add(cost);
         if let Some(open) = &key.lease {
             let age = instant.since(open.sent);
             if self.generations.owner(open.slot) != open.owner {
                 open.end();
             } else if let Some(left) = open.hand.spend(cost, age) {
                 self.counts.spent.add(cost);
+                key.demand.add(lease.span, now, cost);
                 if left == 0 {
                     // Its task has nothing to wait for.
                     open.end();
@@ -275,6 +277,15 @@ impl Engine {
                 self.leases.ask(subject, lease, check.cost, (now, self.clock.instant()))
             }
             _ => Err(None),
+        }
+    }
+
+    /// Counts what the store has charged for plain checks as demand of their key.
+    pub(super) fn note_demand(&self, subject: &Subject, taken: &Result<Taken, StoreError>) {
+        if let (Some(lease), Ok(taken)) = (subject.policy.options.lease, taken) {
+            let charged = taken.ruling.verdicts.iter().map(Verdict::charged).sum();
+            let now = self.clock.now();
+            self.leases.change(subject, |key| _ = key.demand.add(lease.span, now, charged));
         }
     }
 
@@ -429,10 +440,22 @@ mod tests {
     }
 
     #[test]
+    fn denied_check_raises_no_demand() {
+        let hands = Hands::new();
+        hands.leases.change(&hands.subject, |key| (key.lease, key.remaining) = (None, 6_000));
+        for cost in [1_000_000_000_000_000, 6_001, 6_000] {
+            // The store denies it.
+            assert!(matches!(hands.ask(cost), Err(None)));
+            assert!(matches!(hands.ask(1), Err(None)), "a check of {cost} makes the next one buy");
+        }
+    }
+
+    #[test]
     fn one_call_buys_at_a_time() {
         let hands = Hands::new();
         hands.leases.change(&hands.subject, |key| {
             (key.lease, key.remaining) = (None, 1_000);
+            key.demand.add(SPAN, NOW, 10);
         });
         let bought = |asked| matches!(asked, Err(Some(_)));
         let asked: Vec<bool> = (0..10).map(|_| bought(hands.ask(1))).collect();

@@ -50,10 +50,21 @@ impl Engine {
         door: Door,
     ) -> Result<RefundResult, CheckError> {
         let work = match refund {
+            // Envoy gives back what one request has charged.
+            Refund::Cost(cost) if door == Door::Envoy => Work::Refund(cost.min(self.largest_charge(policy, key)?)),
             Refund::Cost(cost) => Work::Refund(cost),
             Refund::Id(id) => Work::RefundOnce(id),
         };
         self.refund_and_report(policy, key, work, door).await
+    }
+
+    /// The most units that one check of this key can charge: the smallest limit of its quotas.
+    ///
+    /// # Errors
+    /// If the policy is unknown or the key does not match its type.
+    pub fn largest_charge(&self, policy: &str, key: &str) -> Result<u64, CheckError> {
+        let Resolved { subject, .. } = self.resolve_counted(policy, key, Door::Http)?;
+        Ok(subject.policy.quotas.iter().map(|quota| quota.limit.get()).min().unwrap_or(u64::MAX))
     }
 
     /// Drops all current counts of one key under one policy. Keys on a list are treated as in

@@ -131,6 +131,11 @@ impl Call {
         std::ptr::eq(self, &CALLS[0])
     }
 
+    /// Whether it is the refund, whose rights depend on its body.
+    pub(super) fn is_refund(&self) -> bool {
+        self.path == "/v1/refund"
+    }
+
     /// Whether a listener of this surface answers it.
     pub(super) fn is_on(&self, surface: Surface) -> bool {
         match self.listener {

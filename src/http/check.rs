@@ -10,8 +10,9 @@ use super::problem::{self, Problem, Problems, Violations};
 use super::request::body::{self, JsonBody};
 use super::request::{explain, parse, query};
 use super::shed::{permit, permit_heavy, refuse_unread};
-use crate::engine::{Check, Door};
-use crate::node::{LIGHT, Load, Node};
+use crate::access::Refused;
+use crate::engine::{Check, Door, Refund};
+use crate::node::{Caller, LIGHT, Load, Node};
 
 /// The largest body of any other call, bytes.
 const MAX_BYTES: usize = 64 * 1024;
@@ -96,9 +97,24 @@ pub(super) async fn all(State(node): State<Node>, request: Request) -> Result<Re
     Ok(response)
 }
 
+/// The rights of a caller that refunds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RefundRights {
+    /// Whether the caller may reset a key, as a refund of a large cost does.
+    pub(super) reset: Result<(), Refused>,
+    pub(super) caller: Caller,
+}
+
 pub(super) async fn refund(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     let ((policy, key, given), ()) = read(&node, &head, body, explain::refund, query::none).await?;
+    if let (Refund::Cost(cost), Some(RefundRights { reset: Err(refused), caller })) = (&given, head.extensions.get()) {
+        let most = node.engine.largest_charge(&policy, &key).map_err(|error| node.refused(&error))?;
+        if *cost > most {
+            node.refusals.refused(*refused, *caller);
+            return Err(Problem::refund_too_large(most));
+        }
+    }
     let refunded = node.engine.refund(&policy, &key, given, Door::Http).await.map_err(|error| node.refused(&error))?;
     Ok(answer::refunded(&key, &refunded))
 }

@@ -17,13 +17,14 @@ use hyper::body::Incoming;
 use tower_service::Service;
 
 use super::calls::{Call, Surface};
+use super::check::RefundRights;
 use super::dashboard::other_node;
-use super::head::{CHALLENGE, Denied, REQUEST_ID, framing_fault, only, permit, request_id};
+use super::head::{CHALLENGE, Denied, REQUEST_ID, bearer, framing_fault, only, permit, request_id};
 use super::problem::{Problem, panicked};
 use super::request::body::DrainOnDrop;
 use super::shed::{is_counted, refuse_unread};
 use super::{calls, check, gate};
-use crate::access::Reach;
+use crate::access::{Need, Reach};
 use crate::node::{Admitted, Caller, Node, Phase};
 use crate::telemetry::traces::{self, AnswerStatus, Tracing};
 
@@ -118,7 +119,12 @@ impl Inner {
         if call.is_some_and(|call| call.is_check() && call.takes(&head.method) && call.is_on(self.surface)) {
             return check::respond(&self.node, &head, body).await.unwrap_or_else(IntoResponse::into_response);
         }
-        let request = Request::from_parts(head, Body::new(body));
+        let mut request = Request::from_parts(head, Body::new(body));
+        if call.is_some_and(Call::is_refund) {
+            let access = &self.node.reloader.running().access;
+            let reset = access.permit(Need::Admin, self.reach, || bearer(request.headers()));
+            request.extensions_mut().insert(RefundRights { reset, caller });
+        }
         // The box keeps the future of a check small.
         match Box::pin(self.routes.clone().call(request)).await {
             Ok(response) => response,

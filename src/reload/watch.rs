@@ -13,13 +13,12 @@ use tokio::time::MissedTickBehavior;
 use super::Reloader;
 use crate::config::Watched;
 
-/// The interval of the looks. A changed file is loaded at the next look, unless it has changed
-/// again. So a file is rarely read while a program writes it.
+/// The interval of the looks. A changed file is loaded at the look after the one that sees the
+/// change, so within a second.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// After this many looks a file that keeps changing is loaded if each change replaces it with
-/// another file. A replacement is complete before it appears; a file that a program still writes
-/// may not be.
+/// After this many looks a file that keeps growing or vanishing is loaded, too. A program that
+/// writes a long file is usually done by then.
 const MOST_LOOKS: u32 = 10;
 
 /// The reason for the reload, for the log.
@@ -53,11 +52,10 @@ impl Reloader {
     }
 }
 
-/// Whether the changed files look complete. Each is either unchanged since the look before, or
-/// after `MOST_LOOKS` looks was replaced.
+/// Whether the changed files look complete: no program seems to write or replace one of them. A
+/// file that never rests is thus loaded, too.
 fn is_whole(now: &[Watched], before: &[Watched], looks: u32) -> bool {
-    let is_rested = |(now, before): (&Watched, &Watched)| {
-        now == before || looks >= MOST_LOOKS && now.has_taken_the_place_of(before)
-    };
-    now.len() == before.len() && now.iter().zip(before).all(is_rested)
+    let is_under_way =
+        |(now, before): (&Watched, &Watched)| now.has_grown(before) || now.is_unread() && !before.is_unread();
+    now.len() == before.len() && (looks >= MOST_LOOKS || !now.iter().zip(before).any(is_under_way))
 }

@@ -374,3 +374,156 @@ fn endless_redirections_end() {
     stays_well(&node, 3000);
     assert!(resident_kib(node.pid()) / 1024 < 400);
 }
+
+/// The address that the server of a test names in its redirections.
+type Own = Arc<std::sync::atomic::AtomicU16>;
+
+/// A server that answers scripts by `reply`, in a cluster that it owns alone or outside of one.
+/// `PORT` in the reply is its own port.
+fn answering(reply: &'static str, is_cluster: bool, answers_probes: bool) -> Hostile {
+    let own = Own::default();
+    let port = own.clone();
+    let hostile = Hostile::start(move |command| {
+        let port = own.load(Ordering::Relaxed);
+        match command {
+            _ if is_script(command) && answers_probes && is_probe(command) => Sent::text(":1\r\n"),
+            _ if is_script(command) => Sent::text(&reply.replace("PORT", &port.to_string())),
+            _ if command.starts_with("CLUSTER SLOTS") => {
+                Sent::text(&format!("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$2\r\nid\r\n"))
+            }
+            _ => usual(command, is_cluster),
+        }
+    });
+    port.store(hostile.port, Ordering::Relaxed);
+    hostile
+}
+
+fn is_probe(command: &str) -> bool {
+    command.contains("}probe")
+}
+
+/// Every check has a key of its own and falls back. Health reports the reason and stays degraded.
+/// The log has no line for each check.
+#[test]
+fn server_that_makes_no_charge_is_down_whatever_it_answers() {
+    let rows: [(&str, &str, bool); 17] = [
+        (":1\r\n", "not one that the script makes", false),
+        ("$-1\r\n", "not one that the script makes", true),
+        ("+OK\r\n", "not one that the script makes", false),
+        ("*0\r\n", "not one that the script makes", true),
+        ("*2\r\n:1790000000000000\r\n$-1\r\n", "decides no call", false),
+        ("*1\r\n:1\r\n", "decides no call", false),
+        ("*2\r\n:1790000000000000\r\n$0\r\n\r\n", "no count of this program", false),
+        (
+            "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n",
+            "no count of this program",
+            true,
+        ),
+        ("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", "TRYAGAIN", true),
+        ("-TRYAGAIN Multiple keys request during rehashing of slot\r\n", "TRYAGAIN", false),
+        ("-MOVED 1 127.0.0.1:PORT\r\n", "redirects to itself", true),
+        ("-ASK 1 127.0.0.1:PORT\r\n", "redirects to itself", true),
+        ("-MOVED 1 127.0.0.1:1\r\n", "redirects to 127.0.0.1:1", true),
+        ("-ASK 1 127.0.0.1:1\r\n", "redirects to 127.0.0.1:1", true),
+        ("-MOVED 1 nowhere\r\n", "redirects to another one", true),
+        ("-MOVED 1 127.0.0.1:1\r\n", "part of no cluster", false),
+        ("-ASK 1 127.0.0.1:PORT\r\n", "part of no cluster", false),
+    ];
+    std::thread::scope(|scope| {
+        for part in rows.chunks(3) {
+            scope.spawn(move || {
+                for (reply, reason, is_cluster) in part {
+                    for answers_probes in [false, true] {
+                        stays_down(reply, reason, *is_cluster, answers_probes);
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn stays_down(reply: &'static str, reason: &str, is_cluster: bool, answers_probes: bool) {
+    let hostile = answering(reply, is_cluster, answers_probes);
+    let folder = tempfile::tempdir().unwrap();
+    let node = hostile.node(folder.path());
+    let address = format!("127.0.0.1:{}", hostile.port);
+    let mut number = 0;
+    let mut is_down = || {
+        number += 1;
+        let answer = node.check("p", &format!("key-{number}"), 1);
+        assert_ne!(answer["source"], "store", "{answer}");
+        let health = node.health();
+        let shards = health["store"]["shards"].as_array().unwrap();
+        let shard = shards.iter().find(|shard| shard["address"] == address.as_str());
+        // Another address may own the slots for a moment.
+        let has_reason = shard.is_none_or(|shard| {
+            shard["up"] == false && shard["reason"].as_str().is_some_and(|told| told.contains(reason))
+        });
+        (health["status"] == "degraded", has_reason, health)
+    };
+    wait_until(&format!("{reply:?} is told as {reason:?}, not {}", node.health()), || {
+        let (is_down, has_reason, _) = is_down();
+        is_down && has_reason
+    });
+    // A probe that succeeds may end it once, until the next check.
+    let (begin, mut up) = (now_ms(), 0);
+    while now_ms() < begin + 2000 {
+        // On a busy machine the last check may have had no answer in time.
+        let (is_down, _, health) = is_down();
+        up += u32::from(!is_down);
+        assert!(up <= 2, "{reply:?}: {health}");
+    }
+    let logged = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    let lines = logged.lines().count();
+    assert!(lines <= 40, "{reply:?}: {lines} lines for {number} checks:\n{logged}");
+}
+
+/// A server outside a cluster owns all slots, so the node connects to no address that it names.
+#[test]
+fn redirection_of_a_lone_server_is_not_followed() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    other.set_nonblocking(true).unwrap();
+    let elsewhere: &'static str = Box::leak(other.local_addr().unwrap().to_string().into_boxed_str());
+    for word in ["MOVED", "ASK"] {
+        let hostile = Hostile::start(move |command| match is_script(command) {
+            true => Sent::text(&format!("-{word} 1 {elsewhere}\r\n")),
+            false => usual(command, false),
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let node = hostile.node(folder.path());
+        wait_until("a caller is told", || {
+            let answer = node.check("p", "key", 1);
+            answer["detail"].as_str().is_some_and(|detail| detail.contains("part of no cluster"))
+        });
+        (0..20).for_each(|_| _ = node.check("p", "key", 1));
+        assert!(other.accept().is_err(), "the node has connected to {elsewhere}");
+    }
+}
+
+/// A server that breaks each connection at the first charge answers its probes.
+#[test]
+fn server_that_breaks_connections_at_charges_is_down() {
+    let hostile = Hostile::start(|command| match command {
+        _ if is_script(command) && is_probe(command) => Sent::text(":1\r\n"),
+        // No reply begins so.
+        _ if is_script(command) => Sent::text("hello\r\n"),
+        _ => usual(command, false),
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let node = hostile.node(folder.path());
+    let mut checks = 0;
+    let mut is_down = || {
+        checks += 1;
+        node.check("p", "key", 1);
+        node.health()["status"] == "degraded"
+    };
+    wait_until("health tells of it", &mut is_down);
+    let (begin, mut up) = (now_ms(), 0);
+    while now_ms() < begin + 3000 {
+        up += u32::from(!is_down());
+        assert!(up <= 2, "{}", node.health());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let logged = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(logged.lines().count() <= 40, "for {checks} checks:\n{logged}");
+}

@@ -1,5 +1,7 @@
 //! Sentinels name the primary: a node follows their majority, and nothing less.
 
+use crate::hostile_servers::{Hostile, Sent, usual};
+use crate::support::chaos::now_ms;
 use crate::support::proxy::Proxy;
 use crate::support::redis::Server;
 use crate::support::sentinel::{MASTER, Watched, watching};
@@ -238,4 +240,49 @@ fn sentinels_have_credentials_of_their_own() {
         let clients: String = redis::cmd("CLIENT").arg("LIST").query(&mut operator).unwrap();
         clients.lines().any(|line| line.contains("user=tollgate") && line.contains(" sub=1 "))
     });
+}
+
+/// Without an end, on the connection for announcements and on that for questions.
+#[test]
+fn flooding_sentinel_costs_little_and_is_reported() {
+    let announcement = "*3\r\n$7\r\nmessage\r\n$14\r\n+switch-master\r\n$1\r\nx\r\n";
+    for question in ["SUBSCRIBE", "SENTINEL MASTER"] {
+        let hostile = Hostile::start(move |command| match command.starts_with(question) {
+            true => Sent::Endless(Vec::new(), announcement.into()),
+            false => usual(command, false),
+        });
+        let nodes = format!("nodes: ['127.0.0.1:{}']", hostile.port);
+        let node = node_with(&format!("store: {{sentinel: {{master: {MASTER}, {nodes}}}}}\n{POLICIES}"));
+        wait_until("health tells of the flood", || is_degraded(&node, "sends more than any sentinel does"));
+        let (begin, before) = (now_ms(), cpu_ms(node.pid()));
+        wait_until("three seconds have passed", || now_ms() > begin + 3000);
+        let spent = cpu_ms(node.pid()) - before;
+        // It costs 0.8 s a second where the node reads it all.
+        assert!(spent < 600, "{question}: {spent} ms in 3 s");
+    }
+}
+
+/// A hostile sentinel is outvoted, and the others answer as before.
+#[test]
+fn flooding_sentinel_is_outvoted() {
+    let watched = Watched::start();
+    let hostile = Hostile::start(|command| match command.starts_with("SUBSCRIBE") {
+        true => Sent::Endless(Vec::new(), b"x".into()),
+        false => usual(command, false),
+    });
+    let nodes = [hostile.port, watched.sentinels[0].port, watched.sentinels[1].port];
+    let nodes = nodes.map(|port| format!("'127.0.0.1:{port}'")).join(", ");
+    let node = node_with(&format!("store: {{sentinel: {{master: {MASTER}, nodes: [{nodes}]}}}}\n{POLICIES}"));
+    wait_until("the store decides", || decides(&node));
+    follows(&node, &watched, watched.fail_over());
+    wait_until("health is ok", || is_ok(&node));
+}
+
+/// The CPU time of a process, ms.
+fn cpu_ms(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let ticks: u64 = fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+    // A tick is 10 ms on all of Debian's machines.
+    ticks * 10
 }

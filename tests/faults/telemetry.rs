@@ -167,7 +167,8 @@ fn eviction_policy_of_server_is_logged() {
     };
     assert_eq!(told(), [Value::Null; 0]);
     let mut connection = server.connection().unwrap();
-    redis::cmd("CONFIG").arg(&["SET", "maxmemory-policy", "allkeys-lru"]).exec(&mut connection).unwrap();
+    let limited = ["SET", "maxmemory-policy", "allkeys-lru", "maxmemory", "1gb"];
+    redis::cmd("CONFIG").arg(&limited).exec(&mut connection).unwrap();
     let mut seconds = 0;
     wait_until("it is told", || {
         seconds += 1;

@@ -72,6 +72,49 @@ fn each_call_requires_its_token() {
     }
 }
 
+/// Under a policy of several limits a large refund would reset all of them.
+#[test]
+fn check_token_refunds_at_most_what_one_check_can_charge() {
+    let ((check, check_line), (admin, admin_line)) = (token(), token());
+    for auth in [
+        "auth: {check_token_files: [check.tokens], admin_token_files: [admin.tokens]}",
+        "auth: {check_token_files: [check.tokens]}",
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let policies =
+            "policies: {p: {quotas: [5 per 1m, 100 per 1h], overrides: [{match: {key: big}, quotas: [50 per 1h]}]}}";
+        write(folder.path(), "my.yaml", &format!("{auth}\n{policies}\n"));
+        write(folder.path(), "check.tokens", &check_line);
+        write(folder.path(), "admin.tokens", &admin_line);
+        let node = node(&folder);
+        let post = |path: &str, token: &str, body: &str| http::call(&node.address, "POST", path, Some(token), body);
+        let refund = |token: &str, key: &str, cost: u64| {
+            post("/v1/refund", token, &format!(r#"{{"policy": "p", "key": "{key}", "cost": {cost}}}"#))
+        };
+        let remaining = |key: &str| {
+            let usage = http::call(&node.address, "GET", &format!("/v1/usage?policy=p&key={key}"), Some(&check), "");
+            usage.json()["remaining"].as_u64().unwrap()
+        };
+        for (key, most) in [("k", 5), ("big", 50)] {
+            let charge = format!(r#"{{"policy": "p", "key": "{key}", "cost": {most}}}"#);
+            assert_eq!(post("/v1/check", &check, &charge).json()["allowed"], true);
+            for cost in [most + 1, 1_000_000_000_000_000] {
+                let refused = refund(&check, key, cost);
+                let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+                assert!(refused.status == 403 && detail.contains(&format!("up to {most} here")), "{detail}");
+            }
+            assert_eq!(remaining(key), 0);
+            assert_eq!(refund(&check, key, 2).json()["refunded"], 2);
+            assert_eq!(remaining(key), 2);
+        }
+        if auth.contains("admin") {
+            let all = refund(&admin, "k", 1_000_000_000_000_000);
+            assert_eq!((all.status, all.json()["refunded"].as_u64(), remaining("k")), (200, Some(3), 5));
+        }
+        assert_eq!(refund(&check, "k", 1).status, 200, "as a store that decrements does");
+    }
+}
+
 /// An unauthenticated caller charges nothing, and learns of no policy.
 #[test]
 fn rejected_token_charges_nothing() {

@@ -35,6 +35,7 @@ impl Engine {
         let taken = within(&self.clock, call.left(sent), told).await;
         let lost = || StoreError::Unknown("the task of a lease has ended".into());
         let taken = taken.map_or(Err(StoreError::Timeout), |told| told.unwrap_or_else(|_| Err(lost())));
+        self.note_demand(subject, &taken);
         self.learn_or_fall_back(subject, || Work::Take(costs.into()), question, taken)
     }
 }

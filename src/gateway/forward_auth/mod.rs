@@ -85,7 +85,7 @@ fn key<'a>(
         (Err(_), MissingKey::Allow) => Ok(None),
         (Err(_), MissingKey::ClientIp) => {
             let address = facts.client.clone()?;
-            Ok(Some(if check.is_ip { address.to_string() } else { format!("ip:{address}") }))
+            Ok(Some(if check.is_ip { address.to_string() } else { template::of_address(address) }))
         }
     }
 }

@@ -1,16 +1,30 @@
 //! Renders the key of a check.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use super::facts::Facts;
 use super::missing::Missing;
 use crate::config::{Part, Rule, Template};
 use crate::limit::key::{check_length, push_escaped};
 
+/// The beginning of the key of an address that stands in for a missing key.
+const ADDRESS: &str = "ip:";
+
+/// The beginning of the key of a text that is too long.
+const HASH: &str = "blake3:";
+
+/// The key of an address that stands in for a missing key of a policy of texts.
+pub(super) fn of_address(address: IpAddr) -> String {
+    format!("{ADDRESS}{address}")
+}
+
 /// The key, or the fact that it lacks.
 ///
 /// In a template of several parts the values are escaped, so two requests have one key only if all
-/// their values agree. A key over 1024 bytes is hashed: a client must not make its key missing.
+/// their values agree. A key over 1024 bytes is hashed: a client must not make its key missing. A
+/// text that looks like the key of an address or a hash gets a `%` in front, so no client can count
+/// under either.
 pub(super) fn render<'a>(template: &'a Template, rule: &'a Rule, facts: &Facts<'a>) -> Result<String, Missing<'a>> {
     let key = match template.0.as_slice() {
         [part] => value(part, rule, facts)?.into_owned(),
@@ -26,7 +40,20 @@ pub(super) fn render<'a>(template: &'a Template, rule: &'a Rule, facts: &Facts<'
             key
         }
     };
-    Ok(if check_length(&key).is_ok() { key } else { format!("blake3:{}", blake3::hash(key.as_bytes()).to_hex()) })
+    let is_own = match template.0.as_slice() {
+        [Part::Literal(text), Part::ClientIp] => text == ADDRESS,
+        parts => parts.iter().all(|part| matches!(part, Part::Literal(_))),
+    };
+    let key = if !is_own && is_reserved(&key) { format!("%{key}") } else { key };
+    Ok(if check_length(&key).is_ok() { key } else { format!("{HASH}{}", blake3::hash(key.as_bytes()).to_hex()) })
+}
+
+/// Whether a text could be taken for the key of an address or a hash, also after `%` in front.
+fn is_reserved(key: &str) -> bool {
+    let text = key.trim_start_matches('%');
+    let is_hash = |digits: &str| digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    text.strip_prefix(ADDRESS).is_some_and(|address| address.parse::<IpAddr>().is_ok())
+        || text.strip_prefix(HASH).is_some_and(is_hash)
 }
 
 fn value<'a>(part: &'a Part, rule: &'a Rule, facts: &Facts<'a>) -> Result<Cow<'a, str>, Missing<'a>> {

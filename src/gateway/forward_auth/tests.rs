@@ -213,3 +213,40 @@ fn two_requests_have_one_key_only_if_their_values_agree() {
     assert!(long.starts_with("blake3:") && long.len() == 71 && long != longer, "{long} {longer}");
     assert_eq!(key("/", &"a".repeat(1024), ""), "a".repeat(1024));
 }
+
+#[test]
+fn no_text_of_a_client_counts_as_an_address_or_a_hash() {
+    let gates = gates(
+        "gates:
+  edge:
+    trusted_proxies: [10.0.0.0/8]
+    identity_headers: [user]
+    missing_key: client_ip
+    rules:
+      - {match: {paths: [/pair]}, checks: [{policy: text, key: '{header.user}:{client_ip}'}]}
+      - {match: {paths: [/address]}, checks: [{policy: text, key: 'ip:{client_ip}'}]}
+      - {match: {paths: [/text]}, checks: [{policy: text, key: 'ip:{header.user}'}]}
+      - checks: [{policy: text, key: '{header.user}'}]
+",
+    );
+    let gate = &gates.0["edge"];
+    let key = |path: &str, fields: Fields<'_>| keys(gate, "10.0.0.1", "GET", path, fields).unwrap().remove(0);
+    assert_eq!(key("/", &[]), "ip:10.0.0.1");
+    let hash = key("/", &[("user", &"a".repeat(1025))]);
+    for (path, user, expected) in [
+        ("/", "ip:10.0.0.1", "%ip:10.0.0.1".to_owned()),
+        ("/", "%ip:10.0.0.1", "%%ip:10.0.0.1".to_owned()),
+        ("/", "ip:2001:db8::1", "%ip:2001:db8::1".to_owned()),
+        ("/", &hash, format!("%{hash}")),
+        ("/pair", "ip", "%ip:10.0.0.1".to_owned()),
+        ("/text", "10.0.0.1", "%ip:10.0.0.1".to_owned()),
+        // All other keys stay as they are.
+        ("/address", "me", "ip:10.0.0.1".to_owned()),
+        ("/", "ip:me", "ip:me".to_owned()),
+        ("/", "%69p:10.0.0.1", "%69p:10.0.0.1".to_owned()),
+        ("/", "10.0.0.1", "10.0.0.1".to_owned()),
+        ("/", "blake3:me", "blake3:me".to_owned()),
+    ] {
+        assert_eq!(key(path, &[("user", user)]), expected, "{path} {user}");
+    }
+}

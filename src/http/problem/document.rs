@@ -146,6 +146,15 @@ impl Problem {
         Self::new(kind, detail)
     }
 
+    /// 403: a refund by cost of more than `most` units, without the rights of a reset.
+    pub(in crate::http) fn refund_too_large(most: u64) -> Self {
+        let detail = format!(
+            "`cost` may be up to {most} here, the most that one check can charge: more needs the rights of a reset, such \
+             as an admin token"
+        );
+        Self::new(Kind::FORBIDDEN, detail)
+    }
+
     /// 404: no call has this path. `known` are the paths that a wrong one may mean.
     pub(in crate::http) fn not_found(uri: &Uri, known: impl Iterator<Item = &'static str>) -> Self {
         let path: String = uri.path().chars().take(200).collect();

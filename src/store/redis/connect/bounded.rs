@@ -16,13 +16,21 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::broken;
 use crate::store::redis::protocol::failure::Failure;
 
-/// The most bytes from one write to the next. The longest answer is CLUSTER SLOTS with a range for
-/// each slot, about 6 MB.
-const BYTES: usize = 16 << 20;
+/// The most that a server may send from one write to the next.
+#[derive(Debug, Clone, Copy)]
+pub struct Most {
+    bytes: usize,
+    lines: usize,
+}
 
-/// The most lines from one write to the next. CLUSTER SLOTS with a range and three nodes for each
-/// slot has 600,000.
-const LINES: usize = 1 << 20;
+impl Most {
+    /// The longest answer is CLUSTER SLOTS with a range for each slot, about 6 MB. With three nodes
+    /// for each range it has 600,000 lines.
+    pub const OF_SERVER: Self = Self { bytes: 16 << 20, lines: 1 << 20 };
+
+    /// The longest answer is SENTINEL MASTER, about 2 KB.
+    pub const OF_SENTINEL: Self = Self { bytes: 64 << 10, lines: 4096 };
+}
 
 /// The most bytes of the first answer that are kept.
 const FIRST: usize = 256;
@@ -64,6 +72,7 @@ impl Seen {
 /// A stream that fails when an answer exceeds the limits.
 pub struct Bounded<S> {
     stream: S,
+    most: Most,
     seen: Arc<Seen>,
     /// The bytes read since the last write.
     bytes: usize,
@@ -71,8 +80,8 @@ pub struct Bounded<S> {
 }
 
 impl<S> Bounded<S> {
-    pub fn new(stream: S, seen: Arc<Seen>) -> Self {
-        Self { stream, seen, bytes: 0, lines: 0 }
+    pub fn new(stream: S, most: Most, seen: Arc<Seen>) -> Self {
+        Self { stream, most, seen, bytes: 0, lines: 0 }
     }
 }
 
@@ -85,7 +94,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         let ends = new.iter().filter(|byte| **byte == b'\n').count();
         self.bytes += new.len();
         self.lines += ends;
-        if self.bytes > BYTES || self.lines > LINES {
+        if self.bytes > self.most.bytes || self.lines > self.most.lines {
             self.seen.too_long.store(true, Ordering::Relaxed);
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         }

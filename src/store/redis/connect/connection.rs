@@ -10,7 +10,7 @@ use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisResu
 use tokio::task::JoinHandle;
 
 use super::attempt::{Attempt, Step};
-use super::bounded::{Bounded, Seen};
+use super::bounded::{Bounded, Most, Seen};
 use super::stream::{Stream, dial, dial_socket};
 use super::{auth, dns};
 use crate::config::Credentials;
@@ -45,18 +45,31 @@ impl Connection {
     /// # Errors
     /// When the server cannot be reached, or does not let this node in.
     pub async fn open(address: &Address, credentials: &Credentials, attempt: &Attempt) -> Result<Self, Failure> {
+        Self::open_with(address, credentials, attempt, Most::OF_SERVER).await
+    }
+
+    /// The same, for a server that sends at most `most` between two writes.
+    ///
+    /// # Errors
+    /// As [`Connection::open`].
+    pub async fn open_with(
+        address: &Address,
+        credentials: &Credentials,
+        attempt: &Attempt,
+        most: Most,
+    ) -> Result<Self, Failure> {
         let login = auth::login(credentials).await?;
         let stream = open_stream(address, credentials, attempt).await?;
-        let mut connection = Self::over(stream).await?;
+        let mut connection = Self::over(stream, most).await?;
         if let Some(login) = login {
             connection.ask(&login).await?;
         }
         Ok(connection)
     }
 
-    async fn over(stream: Stream) -> Result<Self, Failure> {
+    async fn over(stream: Stream, most: Most) -> Result<Self, Failure> {
         let seen = Arc::new(Seen::default());
-        let stream = Bounded::new(stream, seen.clone());
+        let stream = Bounded::new(stream, most, seen.clone());
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         // CLIENT SETINFO is skipped. Servers before 7.2 do not know it, and an ACL would have to
         // allow it.

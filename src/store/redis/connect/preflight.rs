@@ -25,6 +25,8 @@ pub struct Preflight {
     eviction: Mutex<String>,
     /// Whether the log reports that a restart loses the server's data.
     is_volatile: AtomicBool,
+    /// Whether the log reports that the server is old.
+    is_old: AtomicBool,
 }
 
 /// Names the connection, loads the scripts and inspects the server. Returns its TIME, us, and
@@ -79,12 +81,16 @@ pub async fn check_eviction(connection: &mut Connection, address: &Address, know
     Ok(())
 }
 
+/// The policy of a server that evicts nothing.
+const KEEPS: &str = "noeviction";
+
 /// Warns once for each change, whichever connection notices it first. Returns true after a warning.
+/// A server without a limit on its memory evicts nothing.
 fn warn_of_eviction(info: &Info<'_>, address: &Address, known: &Preflight) -> bool {
     let Some(policy) = info.field("maxmemory_policy") else { return false };
-    let policy = cleaned(policy, 50);
+    let policy = if info.field("maxmemory") == Some("0") { KEEPS.to_owned() } else { cleaned(policy, 50) };
     let mut known = known.eviction.lock().unwrap_or_else(PoisonError::into_inner);
-    let evicts = policy != "noeviction" && *known != policy;
+    let evicts = policy != KEEPS && *known != policy;
     if evicts {
         tracing::warn!(
             shard = %address, maxmemory_policy = policy,
@@ -98,7 +104,9 @@ fn warn_of_eviction(info: &Info<'_>, address: &Address, known: &Preflight) -> bo
 
 fn check_version_and_eviction(info: &Info<'_>, address: &Address, known: &Preflight) {
     warn_of_eviction(info, address, known);
-    if let Some((major, minor)) = info.version().filter(|version| *version < OLDEST) {
+    if let Some((major, minor)) = info.version().filter(|version| *version < OLDEST)
+        && !known.is_old.swap(true, Ordering::Relaxed)
+    {
         tracing::warn!(
             shard = %address, version = format!("{major}.{minor}"),
             "this server is older than 6.2, the oldest that is tested"
@@ -131,5 +139,10 @@ mod tests {
         assert_eq!(policies.map(|policy| told(policy, &one)), [false, true, false, true, false, true]);
         assert!(told("volatile-ttl", &other));
         assert!(!warn_of_eviction(&Info("used_memory:1\r\n"), &address, &one));
+        let limited = |most: &str| {
+            let info = format!("maxmemory:{most}\r\nmaxmemory_policy:volatile-lru\r\n");
+            warn_of_eviction(&Info(&info), &address, &one)
+        };
+        assert_eq!(["0", "1048576", "1048576", "0", "1"].map(limited), [false, true, false, false, true]);
     }
 }

@@ -79,7 +79,9 @@ impl Driver {
     /// Rejects requests until all senders are gone.
     async fn reject_rest(&mut self) {
         let why = Failure::connection("another server is the primary by now");
-        tracing::info!(shard = %self.shard.address, %why, "connection closed");
+        if let Some(suppressed) = self.shard.may_log_event() {
+            tracing::info!(shard = %self.shard.address, %why, suppressed, "connection closed");
+        }
         self.shard.set_connected(false);
         self.shard.blame(&why);
         self.queue.reject(&StoreError::Unreachable(why.to_string()).into());
@@ -94,7 +96,9 @@ impl Driver {
         loop {
             match self.connect().await {
                 Ok(connection) => {
-                    tracing::info!(shard = %self.shard.address, "connected");
+                    if let Some(suppressed) = self.shard.may_log_event() {
+                        tracing::info!(shard = %self.shard.address, suppressed, "connected");
+                    }
                     self.is_open = false;
                     (self.connect, self.pause) = (CONNECT.0, RECONNECT.0);
                     self.shard.set_connected(true);
@@ -103,8 +107,8 @@ impl Driver {
                     self.shard.set_connected(false);
                     match end {
                         End::Unwanted => return,
-                        End::Broken => tracing::warn!(shard = %self.shard.address, "connection lost"),
-                        End::Demoted => tracing::warn!(shard = %self.shard.address, "the server has become a replica"),
+                        End::Broken => self.log_end("connection lost"),
+                        End::Demoted => self.log_end("the server has become a replica"),
                         End::Silent => self.open_breaker(&Failure::late()),
                         End::Useless => {
                             let why = Failure::connection("the server closes each connection at its first call");
@@ -117,6 +121,7 @@ impl Driver {
                     self.shard.shared.request_refresh();
                 }
                 Err(error) => {
+                    self.shard.charging.fail_connect(&error);
                     self.connect = (self.connect * 3 / 2).min(CONNECT.1);
                     self.pause = match error.is_refusal() {
                         true => (self.pause * 2).min(RECONNECT.1),
@@ -127,6 +132,12 @@ impl Driver {
                     }
                 }
             }
+        }
+    }
+
+    fn log_end(&self, event: &str) {
+        if let Some(suppressed) = self.shard.may_log_event() {
+            tracing::warn!(shard = %self.shard.address, suppressed, "{event}");
         }
     }
 
@@ -142,10 +153,12 @@ impl Driver {
         self.queue.note(&self.shard.metrics);
         self.shard.blame(failure);
         self.why = failure.clone();
-        if !std::mem::replace(&mut self.is_open, true) {
+        if !std::mem::replace(&mut self.is_open, true)
+            && let Some(suppressed) = self.shard.may_log_event()
+        {
             let why = failure.for_log();
             tracing::warn!(
-                shard = %self.shard.address, %why,
+                shard = %self.shard.address, %why, suppressed,
                 "breaker opened: its checks are answered by the fallback until it answers again"
             );
         }

@@ -21,6 +21,7 @@ use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::lane::shared::Shared;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::request::{KeyRequest, LaneSender, Piece};
+use crate::telemetry::limiter::Limiter;
 
 pub mod call;
 
@@ -61,9 +62,10 @@ struct Entry {
 }
 
 impl Lane {
-    /// Starts a lane towards `address`. It requests a new topology when its breaker opens.
-    pub fn open(address: Address, shared: Arc<Shared>) -> Self {
-        let shard = Arc::new(Shard::new(address, shared));
+    /// Starts a lane towards `address`. It requests a new topology when its breaker opens. `events`
+    /// limits the log lines about its connections.
+    pub fn open(address: Address, shared: Arc<Shared>, events: Arc<Limiter>) -> Self {
+        let shard = Arc::new(Shard::new(address, shared, events));
         let sender = Driver::start(shard.clone());
         Self(Arc::new(Entry { sender, shard, durable: OnceLock::new(), kept_until: AtomicU64::new(0) }))
     }
@@ -171,7 +173,7 @@ mod tests {
             Workers::default(),
             None,
         ));
-        let shard = Arc::new(Shard::new(Address { host: "shard".into(), port: 7001 }, shared));
+        let shard = Arc::new(Shard::new(Address { host: "shard".into(), port: 7001 }, shared, Arc::default()));
         let ((sender, requests), (durable, durable_asks)) = (channel(1), channel(1));
         let lane = Lane(Arc::new(Entry { sender, shard, durable: OnceLock::new(), kept_until: AtomicU64::new(0) }));
         assert!(lane.is_driven(), "nobody has asked for the other");

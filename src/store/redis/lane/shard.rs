@@ -9,6 +9,7 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 
 use crate::deadline::within;
+use crate::limit::key::Fingerprint;
 use crate::limit::policy::Durability;
 use crate::limit::slot::SLOTS;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
@@ -19,7 +20,7 @@ use crate::store::redis::lane::shared::Shared;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::call::TOLERANCE;
 use crate::store::redis::protocol::check::Declared;
-use crate::store::redis::protocol::failure::Failure;
+use crate::store::redis::protocol::failure::{Failure, Kind};
 use crate::telemetry::limiter::Limiter;
 
 /// How long each key has a call of its own after a shared call failed, us. Most slots have moved by
@@ -57,11 +58,14 @@ pub struct Shard {
     pub complaints: Limiter,
     /// Limits the log lines about unknown errors.
     pub refusals: Limiter,
+    /// Limits the log lines about its connections, as [`Shared::events`] does for all shards.
+    events: Arc<Limiter>,
 }
 
 impl Shard {
-    /// Creates a shard that is not up yet. Its clock counts as equal to this node's.
-    pub fn new(address: Address, shared: Arc<Shared>) -> Self {
+    /// Creates a shard that is not up yet. Its clock counts as equal to this node's. `events` limits
+    /// the log lines about its connections.
+    pub fn new(address: Address, shared: Arc<Shared>, events: Arc<Limiter>) -> Self {
         let (connected, offset, heard) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
         let (cluster, sharing_disabled_until) = (AtomicBool::new(false), AtomicU64::new(0));
         let metrics = Arc::new(ShardMetrics::new(shared.checks_per_call.clone()));
@@ -82,12 +86,13 @@ impl Shard {
             preflight: Arc::default(),
             complaints: Limiter::default(),
             refusals: Limiter::default(),
+            events,
         }
     }
 
     /// Returns a twin for policies that wait for a replica. Both share their metrics and warnings.
     pub fn durable_twin(&self) -> Self {
-        let twin = Self::new(self.address.clone(), self.shared.clone());
+        let twin = Self::new(self.address.clone(), self.shared.clone(), self.events.clone());
         let (metrics, preflight) = (self.metrics.clone(), self.preflight.clone());
         let (charging, closed) = (self.charging.clone(), self.closed.clone());
         Self { durability: Durability::Replica, metrics, preflight, charging, closed, ..twin }
@@ -142,12 +147,20 @@ impl Shard {
 
     /// Whether it has made no charge for longer than a failover takes.
     pub fn is_refusing(&self) -> bool {
-        self.charging.has_refused() && self.charging.is_refusing(self.now())
+        self.charging.is_refusing()
     }
 
     /// Notes that it did not make a charge, or that it announces a refusal.
     pub fn refuse(&self, why: &Failure) {
         self.charging.refuse(why, self.now());
+    }
+
+    /// Notes that it did not make a charge of this key. A corrupt value does not concern the shard.
+    pub fn refuse_key(&self, key: Fingerprint, why: &Failure) {
+        match why.kind {
+            Kind::Key => self.charging.refuse_key(key, why, self.now()),
+            _ => self.refuse(why),
+        }
     }
 
     /// Notes that it has made a charge.
@@ -157,7 +170,15 @@ impl Shard {
 
     /// Notes that a probe has written.
     pub fn accept_probe(&self) {
-        self.log_up(self.charging.accept_probe());
+        self.log_up(self.charging.accept_probe(self.now()));
+    }
+
+    /// If the log may have a line about its connections now, returns how many lines about them it
+    /// did not have.
+    pub fn may_log_event(&self) -> Option<u64> {
+        let now = self.now();
+        let suppressed = self.events.pass(now)?;
+        Some(suppressed + self.shared.events.pass(now)?)
     }
 
     fn log_up(&self, was_down: bool) {

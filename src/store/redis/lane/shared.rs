@@ -17,7 +17,17 @@ use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::failure::Failure;
 use crate::telemetry::instrument::{Histogram, SIZES};
+use crate::telemetry::limiter::Limiter;
 use crate::workers::Workers;
+
+/// The most log lines about connections in ten seconds: of one server, and of all.
+const SHARD_EVENTS: u64 = 10;
+const EVENTS: u64 = 200;
+
+/// Creates the limiter of the log lines about the connections to one server.
+pub fn shard_events() -> Arc<Limiter> {
+    Arc::new(Limiter::of(SHARD_EVENTS))
+}
 
 #[derive(Debug)]
 pub struct Shared {
@@ -40,6 +50,11 @@ pub struct Shared {
     ids: ArcSwap<BTreeSet<String>>,
     /// Wakes the discovery task when something looks wrong.
     pub refresh: Notify,
+    /// Limits the log lines about connections to all servers.
+    pub events: Limiter,
+    /// Limits those to servers that only redirections name. Their lanes live until the next report
+    /// of the topology.
+    pub redirected: Arc<Limiter>,
     /// Replaces TIME in tests, us.
     hand: Option<Arc<AtomicU64>>,
 }
@@ -65,6 +80,8 @@ impl Shared {
             checks_per_call: Arc::new(Histogram::new(SIZES)),
             ids: ArcSwap::default(),
             refresh: Notify::new(),
+            events: Limiter::of(EVENTS),
+            redirected: shard_events(),
             hand,
         }
     }

@@ -10,6 +10,9 @@ use std::fmt;
 /// The most bytes of a sentence. With the words before it, callers see at most 300.
 pub const MOST_TEXT: usize = 240;
 
+/// The sentence of [`Failure::too_long`].
+const TOO_LONG: &str = "the server's answer is longer than any that this node asks for";
+
 /// The meaning of a failure for the connection and the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -87,7 +90,12 @@ impl Failure {
 
     /// The server's answer is longer than any that this node expects.
     pub fn too_long() -> Self {
-        Self::new(Kind::NotRedis, "the server's answer is longer than any that this node asks for")
+        Self::new(Kind::NotRedis, TOO_LONG)
+    }
+
+    /// Whether the server's answer was longer than any that this node expects.
+    pub fn is_too_long(&self) -> bool {
+        self.sentence == TOO_LONG
     }
 
     /// Returns the sentence for the log, with the server's own text if its error is unknown.

@@ -3,7 +3,7 @@
 use redis::{ServerError, ServerErrorKind, Value};
 
 use super::address::Address;
-use super::failure::Failure;
+use super::failure::{Failure, Kind};
 use super::server_error::{CORRUPT_RECORD, CORRUPT_STATE};
 use crate::limit::time::Micros;
 use crate::store::{Done, StoreError};
@@ -37,7 +37,21 @@ impl Reply {
 
     /// The script makes no reply of this form, so its call may have charged.
     pub fn malformed() -> Self {
-        Self::NotExecuted(StoreError::Unknown("the script's reply is not one that it makes".into()).into())
+        Self::NotExecuted(StoreError::Unknown(MALFORMED.into()).into())
+    }
+}
+
+/// The reason to reject a reply that is neither an error nor a script's.
+const MALFORMED: &str = "the server's answer to a script is not one that the script makes";
+
+/// The failure behind a reply that is no error and holds no decision.
+pub fn not_an_answer(reason: &NotExecuted) -> Failure {
+    match reason {
+        NotExecuted::Failed(StoreError::Refused(why)) if why == CORRUPT_STATE => Failure::new(Kind::Key, CORRUPT_STATE),
+        NotExecuted::Failed(StoreError::Refused(why)) if why == CORRUPT_RECORD => {
+            Failure::new(Kind::Key, CORRUPT_RECORD)
+        }
+        _ => Failure::new(Kind::Answer, MALFORMED),
     }
 }
 

@@ -44,7 +44,7 @@ impl RedisStore {
                 Some((_, piece)) => piece.push(request),
                 None => pieces.push((lane.clone(), smallvec![request])),
             }
-            waiting.push(Some(Unanswered { lane, checks: 1 }));
+            waiting.push(Some(target.wait_for(lane)));
         }
         pieces.into_iter().for_each(|(lane, piece)| lane.send_together(piece));
         drop(caller);

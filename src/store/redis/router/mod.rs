@@ -11,11 +11,12 @@ use crate::store::redis::lane::health::REFUSES;
 use crate::store::redis::lane::metrics::Retry;
 use crate::store::redis::observe::Observer;
 use crate::store::redis::protocol::address::Address;
+use crate::store::redis::protocol::failure::{self, Failure};
 use crate::store::redis::protocol::keys::Tag;
 use crate::store::redis::protocol::reply::NotExecuted;
 use crate::store::redis::request::{KeyRequest, ReplyTo, given_up};
 use crate::store::redis::router::retry::{RetryBudget, can_do_without_metas};
-use crate::store::redis::topology::{Moving, Topology};
+use crate::store::redis::topology::{Kind, Moving, Topology};
 use crate::store::{Done, Meta, StoreError, Subject, Work};
 use crate::telemetry::traces::StoreSpan;
 
@@ -31,6 +32,9 @@ mod ticks;
 
 /// The most tries of one operation. Its deadline usually comes first.
 const TRIES: usize = 1000;
+
+/// Why an operation fails while the slot of its key moves.
+const TRY_AGAIN: &str = "TRYAGAIN: the slot of the key is moving to another server";
 
 /// The store on one or more Redis servers.
 #[derive(Debug, Clone)]
@@ -50,6 +54,8 @@ struct Target<'a> {
     metas: &'a [Meta],
     span: &'a StoreSpan,
     budget: RetryBudget<'a>,
+    /// The lanes that have redirected the operation.
+    passed: PassedOn,
 }
 
 impl RedisStore {
@@ -76,7 +82,8 @@ impl RedisStore {
     ) -> Target<'a> {
         let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
         let (slot, budget) = (tag.slot(), RetryBudget::new(self.topology.clock(), since, subject.policy.timeout));
-        Target { subject, tag, slot, work, metas, span, budget }
+        let passed = PassedOn { lanes: Vec::new(), given_up_from: budget.given_up_from, charges: work.may_charge() };
+        Target { subject, tag, slot, work, metas, span, budget, passed }
     }
 
     /// Sends the work to the owner of the slot. Retries while servers do not execute the call. A
@@ -98,7 +105,7 @@ impl RedisStore {
                     let (reply_to, answer) = oneshot::channel();
                     let mut request = self.request(&target, &lane, ReplyTo::One(reply_to));
                     request.asking = asking.take().is_some();
-                    let waiting = Unanswered { lane, checks: target.work.costs().len().max(1) };
+                    let waiting = target.wait_for(lane);
                     waiting.lane.send(request);
                     (waiting, answer.await.unwrap_or_else(|_| Err(given_up().into())))
                 }
@@ -106,21 +113,26 @@ impl RedisStore {
             match answer {
                 Ok(done) => {
                     waiting.answered();
+                    target.passed.lanes.clear();
                     return Ok(done);
                 }
                 Err(reason) => match Box::pin(self.prepare_retry(reason, &mut target, &waiting.lane)).await {
                     Ok(node) => asking = node,
-                    Err(error) => return Err(waiting.failed(error)),
+                    Err(error) => {
+                        target.passed.blame();
+                        return Err(waiting.failed(error));
+                    }
                 },
             }
             waiting.answered();
         }
+        target.passed.blame();
         Err(StoreError::Refused("it was asked too often".into()))
     }
 
     /// Builds a request for `lane`. On a moving slot it has no metas, if one key then remains.
     fn request(&self, target: &Target<'_>, lane: &Lane, reply_to: ReplyTo) -> KeyRequest {
-        let Target { subject, tag, slot, work, metas, span, budget } = target;
+        let Target { subject, tag, slot, work, metas, span, budget, passed: _ } = target;
         let is_bare =
             can_do_without_metas(&subject.policy, work, metas) && self.moving.holds(*slot, self.topology.clock().now());
         KeyRequest {
@@ -144,31 +156,42 @@ impl RedisStore {
     async fn prepare_retry(
         &self,
         reason: NotExecuted,
-        Target { subject, slot, work, metas, budget, .. }: &mut Target<'_>,
+        Target { subject, slot, work, metas, budget, passed, .. }: &mut Target<'_>,
         lane: &Lane,
     ) -> Result<Option<Address>, StoreError> {
         let (slot, metrics) = (*slot, &lane.shard().metrics);
+        let reason = match self.nowhere(&reason, lane) {
+            None => reason,
+            Some(why) => {
+                if work.may_charge() {
+                    lane.shard().refuse(&Failure::new(failure::Kind::Moved, why));
+                }
+                NotExecuted::NotNow(why.into())
+            }
+        };
         match reason {
             NotExecuted::Moved(address) => {
                 metrics.retried(Retry::Moved);
                 self.topology.moved(slot, &address);
+                passed.note(lane, Some(address));
                 budget.redirected().await?;
             }
             NotExecuted::Ask(address) => {
                 metrics.retried(Retry::Ask);
+                passed.note(lane, Some(address.clone()));
                 budget.redirected().await?;
                 return Ok(Some(address));
             }
             NotExecuted::TryAgain => {
                 metrics.retried(Retry::TryAgain);
-                if can_do_without_metas(&subject.policy, work, metas) {
-                    self.moving.note(slot, self.topology.clock().now());
+                passed.note(lane, None);
+                let now = self.topology.clock().now();
+                if can_do_without_metas(&subject.policy, work, metas) && !self.moving.holds(slot, now) {
+                    self.moving.note(slot, now);
                 } else if waits_in_vain(&subject.policy, budget) {
-                    return Err(StoreError::Refused(
-                        "TRYAGAIN: the slot of the key is moving to another server".into(),
-                    ));
+                    return Err(StoreError::Refused(TRY_AGAIN.into()));
                 } else {
-                    budget.pause("TRYAGAIN: the slot of the key is moving to another server".into()).await?;
+                    budget.pause(TRY_AGAIN.into()).await?;
                 }
             }
             NotExecuted::NotNow(why) => {
@@ -189,6 +212,16 @@ impl RedisStore {
         Ok(None)
     }
 
+    /// Why a redirection leads nowhere, if it does. A server outside a cluster owns every slot, so
+    /// the node follows no redirection of it.
+    fn nowhere(&self, reason: &NotExecuted, lane: &Lane) -> Option<&'static str> {
+        let (NotExecuted::Moved(address) | NotExecuted::Ask(address)) = reason else { return None };
+        if self.topology.kind() != Kind::Cluster {
+            return Some("the server redirects to another one, but is part of no cluster");
+        }
+        (address == lane.address()).then_some("the server redirects to itself")
+    }
+
     fn is_owned_by(&self, slot: u16, lane: &Lane) -> bool {
         self.topology.owner(slot).is_none_or(|owner| owner.address() == lane.address())
     }
@@ -198,6 +231,54 @@ impl RedisStore {
             self.topology.request_refresh();
             StoreError::Unreachable(self.topology.nobody(slot))
         })
+    }
+}
+
+impl Target<'_> {
+    /// Returns the wait for a lane's answer to this operation.
+    fn wait_for(&self, lane: Lane) -> Unanswered {
+        let given_up_from = self.work.may_charge().then_some(self.budget.given_up_from);
+        Unanswered { lane, checks: self.work.costs().len().max(1), given_up_from }
+    }
+}
+
+/// The lanes that have redirected an operation: to this node, or none after TRYAGAIN. If no server
+/// executes the operation, none of them has made its charge.
+struct PassedOn {
+    lanes: Vec<(Lane, Option<Address>)>,
+    /// See [`RetryBudget::given_up_from`].
+    given_up_from: Micros,
+    /// Whether the operation may charge.
+    charges: bool,
+}
+
+impl PassedOn {
+    fn note(&mut self, lane: &Lane, to: Option<Address>) {
+        let known = self.lanes.iter_mut().find(|(known, _)| known.is(lane));
+        match known {
+            Some(known) => known.1 = to,
+            None => self.lanes.push((lane.clone(), to)),
+        }
+    }
+
+    /// Notes that no server has made the charge.
+    fn blame(&mut self) {
+        for (lane, to) in self.lanes.drain(..).filter(|_| self.charges) {
+            let why = match to {
+                None => TRY_AGAIN.into(),
+                Some(to) => format!("the server redirects to {to}, which does not make the charge"),
+            };
+            lane.shard().refuse(&Failure::new(failure::Kind::Moved, why));
+        }
+    }
+}
+
+/// A caller gives up by dropping the operation.
+impl Drop for PassedOn {
+    fn drop(&mut self) {
+        if self.lanes.iter().any(|(lane, _)| lane.shard().now() >= self.given_up_from) {
+            self.blame();
+        }
     }
 }
 
@@ -216,6 +297,8 @@ fn too_many_nodes() -> StoreError {
 struct Unanswered {
     lane: Lane,
     checks: usize,
+    /// See [`RetryBudget::given_up_from`]; none for an operation that may not charge.
+    given_up_from: Option<Micros>,
 }
 
 impl Unanswered {
@@ -234,7 +317,12 @@ impl Unanswered {
 impl Drop for Unanswered {
     fn drop(&mut self) {
         if self.checks > 0 {
-            self.lane.shard().metrics.failed(&StoreError::Timeout, self.checks);
+            let shard = self.lane.shard();
+            shard.metrics.failed(&StoreError::Timeout, self.checks);
+            // Some callers leave before their time is up.
+            if self.given_up_from.is_some_and(|at| shard.now() >= at) {
+                shard.refuse(&Failure::late());
+            }
         }
     }
 }

@@ -19,6 +19,8 @@ pub struct RetryBudget<'a> {
     clock: &'a Clock,
     /// When the caller gives up, us.
     pub deadline: Micros,
+    /// From when on a caller that leaves has given up, rather than lost interest, us.
+    pub given_up_from: Micros,
     pause: Duration,
     redirections: u32,
 }
@@ -26,7 +28,9 @@ pub struct RetryBudget<'a> {
 impl<'a> RetryBudget<'a> {
     /// Starts the time of a check that waits for `timeout` after `since`, us of that clock.
     pub fn new(clock: &'a Clock, since: Micros, timeout: Duration) -> Self {
-        Self { clock, deadline: since + micros(timeout), pause: PAUSE.0, redirections: 0 }
+        let timeout = micros(timeout);
+        let (deadline, given_up_from) = (since + timeout, since + timeout / 10 * 9);
+        Self { clock, deadline, given_up_from, pause: PAUSE.0, redirections: 0 }
     }
 
     /// Returns the time that is left, us.

@@ -12,11 +12,12 @@ use crate::clock::Clock;
 use crate::limit::slot::SLOTS;
 use crate::limit::time::Micros;
 use crate::store::redis::lane::Lane;
-use crate::store::redis::lane::shared::Shared;
+use crate::store::redis::lane::shared::{Shared, shard_events};
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::failure::{Failure, MOST_TEXT, cleaned};
 use crate::store::redis::topology::table::{Kind, NOBODY, Table};
 use crate::store::{ShardHealth, ShardReading};
+use crate::telemetry::limiter::Limiter;
 use crate::telemetry::metrics::Distribution;
 
 /// How often the start checks whether all primaries are connected.
@@ -40,7 +41,12 @@ pub struct Topology {
     pub has_sentinels: bool,
     /// Why the known primary may be the wrong one, if sentinels name it.
     pub doubt: ArcSwapOption<String>,
+    /// Limits the log lines about another server or cluster than before.
+    changes: Limiter,
 }
+
+/// The most log lines about other servers in ten seconds.
+const CHANGES: u64 = 10;
 
 impl Topology {
     /// Creates one that knows only its seeds.
@@ -55,6 +61,7 @@ impl Topology {
             trouble: ArcSwapOption::empty(),
             has_sentinels: false,
             doubt: ArcSwapOption::empty(),
+            changes: Limiter::of(CHANGES),
         }
     }
 
@@ -106,7 +113,7 @@ impl Topology {
         if !table.has_room(address) {
             return None;
         }
-        let lane = table.place(address, || self.open_lane(address)).1.clone();
+        let lane = table.place(address, || self.open_redirected(address)).1.clone();
         self.table.store(Arc::new(table));
         Some(lane)
     }
@@ -128,7 +135,7 @@ impl Topology {
         if !table.has_room(address) {
             return;
         }
-        let (place, lane) = table.place(address, || self.open_lane(address));
+        let (place, lane) = table.place(address, || self.open_redirected(address));
         lane.shard().charging.own(slot);
         if let Some(owner) = table.owners.get_mut(usize::from(slot)) {
             *owner = place;
@@ -142,6 +149,12 @@ impl Topology {
         let trouble = self.trouble.load();
         let known = trouble.as_ref().map(|why| cleaned(&format!("{}: {}", why.0, why.1), MOST_TEXT));
         known.unwrap_or_else(|| format!("no node is known to own slot {slot}"))
+    }
+
+    /// If the log may have a line about another server or cluster now, returns how many it did not
+    /// have since the last one.
+    pub fn may_log_change(&self) -> Option<u64> {
+        self.changes.pass(self.clock().now())
     }
 
     /// Requests a new topology soon.
@@ -213,8 +226,14 @@ impl Topology {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Opens a lane towards a server that the topology names.
     fn open_lane(&self, address: &Address) -> Lane {
-        Lane::open(address.clone(), self.shared.clone())
+        Lane::open(address.clone(), self.shared.clone(), shard_events())
+    }
+
+    /// Opens a lane towards a server that a redirection names.
+    fn open_redirected(&self, address: &Address) -> Lane {
+        Lane::open(address.clone(), self.shared.clone(), self.shared.redirected.clone())
     }
 
     /// Replaces the table with a server's report about nodes with these `ids`. Lanes without slots

@@ -184,11 +184,13 @@ impl Watcher {
                     let sentence = "it belongs to another cluster than the one that is known";
                     return Err(Failure::connection(sentence));
                 }
-                tracing::warn!(
-                    %address,
-                    "no node of the cluster answers that was known, and this one belongs to another: counts are kept \
-                     there from now on"
-                );
+                if let Some(suppressed) = topology.may_log_change() {
+                    tracing::warn!(
+                        %address, suppressed,
+                        "no node of the cluster answers that was known, and this one belongs to another: counts are \
+                         kept there from now on"
+                    );
+                }
             }
             topology.learn(Kind::Cluster, &owners, ids);
         }
@@ -212,8 +214,10 @@ impl Watcher {
             let sentence = "the seed is a replica; name its primary as well";
             return Err(Failure::connection(sentence));
         }
-        if topology.kind() == Kind::Cluster {
-            tracing::warn!(%address, "the cluster is gone: this server, which is none, keeps all counts alone from now on");
+        if topology.kind() == Kind::Cluster
+            && let Some(suppressed) = topology.may_log_change()
+        {
+            tracing::warn!(%address, suppressed, "the cluster is gone: this server, which is none, keeps all counts alone from now on");
         }
         if topology.kind() == Kind::Unknown && topology.seeds.len() > 1 {
             tracing::warn!(

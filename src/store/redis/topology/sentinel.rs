@@ -69,7 +69,8 @@ type Answered = (usize, Sentinel, Result<Named, Failure>);
 /// Starts the task.
 pub fn start(topology: &Arc<Topology>, sentinels: Sentinels) {
     let nodes = sentinels.nodes.iter().cloned().enumerate();
-    let idle: Vec<Idle> = nodes.map(|(place, address)| (place, Sentinel::new(address), Duration::ZERO)).collect();
+    let sentinel = |address| Sentinel::new(address, topology.clock().clone());
+    let idle: Vec<Idle> = nodes.map(|(place, address)| (place, sentinel(address), Duration::ZERO)).collect();
     let watcher = Watcher {
         topology: Arc::downgrade(topology),
         shared: topology.shared.clone(),
@@ -192,7 +193,9 @@ impl Watcher {
 /// Sends all checks to another primary from now on. The connections to others close.
 fn follow(topology: &Topology, Named { epoch, primary }: &Named) {
     let old = topology.table.load_full();
-    tracing::info!(%primary, epoch, "a majority of the sentinels names this primary");
+    if let Some(suppressed) = topology.may_log_change() {
+        tracing::info!(%primary, epoch, suppressed, "a majority of the sentinels names this primary");
+    }
     topology.learn(Kind::Single, &[(0, SLOTS - 1, primary.clone())], BTreeSet::new());
     old.lanes.iter().filter(|lane| lane.address() != primary).for_each(Lane::close);
 }

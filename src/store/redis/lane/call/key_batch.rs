@@ -107,6 +107,11 @@ impl KeyBatch {
         self.requests.iter().any(|request| request.work.may_charge())
     }
 
+    /// Whether a caller still waits for its answer.
+    pub fn is_awaited(&self) -> bool {
+        self.requests.iter().any(|request| !request.reply_to.is_closed())
+    }
+
     /// Whether it returns units of a lease. No denial was learned while they could be returned.
     pub fn is_return(&self) -> bool {
         matches!(self.requests[0].work, Work::Return(_))

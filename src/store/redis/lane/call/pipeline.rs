@@ -1,5 +1,6 @@
 //! One pipeline of calls, from sending to the answers.
 
+use std::borrow::Cow;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ use crate::store::{Done, StoreError};
 /// The most rounds of one pipeline. Further rounds carry the script's source, a call of its own for
 /// one key, or the right calendar windows. A clock that jumps may need the windows again.
 const ROUNDS: usize = 5;
+
+/// Why the calls of a pipeline are given up after so many rounds.
+const NEVER_DECIDES: &str = "the server's clock jumps, or it decides no call";
 
 /// Why the use of a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +116,8 @@ impl Pipeline {
             self.fail(&failed.into());
             return Some(ended);
         }
-        self.fail(&NotExecuted::NotNow("the shard's clock could not be followed".into()));
+        self.blame(&Failure::new(Kind::Answer, NEVER_DECIDES), shard);
+        self.fail(&NotExecuted::NotNow(NEVER_DECIDES.into()));
         None
     }
 
@@ -180,7 +185,7 @@ impl Pipeline {
             for (batch, outcome) in script_call.batches.into_iter().zip(outcomes) {
                 match outcome {
                     Reply::Done(done) => {
-                        if shard.charging.has_refused() && batch.was_written(&done) {
+                        if shard.charging.has_refused() && batch.was_written(&done) && batch.is_awaited() {
                             shard.accept();
                         }
                         if let Some(time) = done.at() {
@@ -202,10 +207,11 @@ impl Pipeline {
                         again.push(ScriptCall::of(batch));
                     }
                     Reply::NotExecuted(reason) => {
-                        if let Some((failure, is_all)) = &refused
-                            && (*is_all || batch.may_charge() && is_by_shard(&reason, failure))
+                        let is_all = refused.as_ref().is_some_and(|(_, is_all)| *is_all);
+                        if (is_all || batch.may_charge())
+                            && let Some(why) = refusal(&reason, refused.as_ref().map(|(failure, _)| failure))
                         {
-                            shard.refuse(failure);
+                            shard.refuse_key(batch.key(), &why);
                         }
                         batch.reject(&reason);
                     }
@@ -244,11 +250,14 @@ fn is_read_only(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if reply::is_read_only(error))
 }
 
-/// Whether the shard refuses, rather than one key or a redirection.
-fn is_by_shard(reason: &NotExecuted, failure: &Failure) -> bool {
+/// Why a server did not make a charge, from its error reply if it was one. Returns none for a
+/// redirection, since another server may make the charge; the router knows whether it did.
+fn refusal<'a>(reason: &NotExecuted, error: Option<&'a Failure>) -> Option<Cow<'a, Failure>> {
     match reason {
-        NotExecuted::Moved(_) | NotExecuted::Ask(_) | NotExecuted::TryAgain => false,
-        NotExecuted::NotNow(_) | NotExecuted::Failed(_) => !matches!(failure.kind, Kind::Key | Kind::Moved),
+        NotExecuted::Moved(_) | NotExecuted::Ask(_) | NotExecuted::TryAgain => None,
+        NotExecuted::NotNow(_) | NotExecuted::Failed(_) => {
+            Some(error.map_or_else(|| Cow::Owned(reply::not_an_answer(reason)), Cow::Borrowed))
+        }
     }
 }
 
@@ -311,7 +320,7 @@ mod tests {
             workers,
             None,
         );
-        let shard = Shard::new(Address { host: "shard".into(), port: 7001 }, Arc::new(shared));
+        let shard = Shard::new(Address { host: "shard".into(), port: 7001 }, Arc::new(shared), Arc::default());
         let settled = |work: Work, reply: Vec<Value>| {
             let (first, verdict) = request("key");
             let batch = KeyBatch::of(KeyRequest { work, ..first });
