@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"tollgate.example/tollgate"
-	"tollgate.example/tollgate/internal/testnode"
+	"tollgate-limiter"
+	"tollgate-limiter/internal/testnode"
 )
 
 func BenchmarkCheck(b *testing.B) {

@@ -1,6 +1,12 @@
 package tollgate
 
-import "unicode/utf8"
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"time"
+	"unicode/utf8"
+)
 
 // Over says how a check charges a cost that does not fit.
 type Over string
@@ -18,16 +24,25 @@ type Check struct {
 	Policy string `json:"policy,omitempty"`
 	// Key is the partition key, 1 to 1024 bytes of UTF-8.
 	Key string `json:"key"`
-	// Cost is the units to charge; nil means 1. Cost 0 looks and charges nothing.
+	// Cost is the units to charge; nil means 1. Cost 0 charges nothing, and is never denied.
 	Cost *int64 `json:"cost,omitempty"`
 	// Meta is the cause of the charge, up to 256 bytes. Policies with a sliding log keep it.
 	Meta string `json:"meta,omitempty"`
-	// ID makes retries safe. The client sets a random one if it is empty.
+	// ID makes retries of the caller safe, 1 to 64 bytes. A check with an id always asks the store.
 	ID string `json:"id,omitempty"`
+	// IDTTLMS is how long the node keeps the ID, 1000 to 86,400,000 ms. With it the ID serves
+	// retries only, so that the pre-filter may deny the first attempt.
+	IDTTLMS int64 `json:"id_ttl_ms,omitempty"`
+	// Repeated says that the caller sent this ID before, and got no answer.
+	Repeated bool `json:"repeated,omitempty"`
+	// Look returns the decision for the cost without charging it. It excludes ID, Drain and cost 0.
+	Look bool `json:"look,omitempty"`
 	// Quotas replace those of a policy with `inline: true`.
 	Quotas []QuotaSpec `json:"quotas,omitempty"`
 	// Over is [Deny] or [Drain]; empty means Deny.
 	Over Over `json:"over,omitempty"`
+	// Once makes a random ID for the retries of the client, so that none of them charges twice.
+	Once bool `json:"-"`
 }
 
 // Cost returns a pointer to n, for [Check.Cost].
@@ -50,15 +65,29 @@ type Refund struct {
 	ID     string `json:"id,omitempty"`
 }
 
-// charges reports whether the check may change a counter.
-func (c *Check) charges() bool { return c.Cost == nil || *c.Cost != 0 }
+// units returns the cost.
+func (c *Check) units() int64 {
+	if c.Cost == nil {
+		return 1
+	}
+	return *c.Cost
+}
 
-// repeatable reports whether a second call cannot charge twice.
-func (c *Check) repeatable() bool { return c.ID != "" || !c.charges() }
+// identify makes the id of a check that asks for one. An ID of the caller replaces it.
+func (c *Check) identify(deadline time.Duration) {
+	if c.Once = c.Once && c.ID == "" && !c.Look && c.units() != 0; !c.Once {
+		return
+	}
+	c.ID = rand.Text()
+	if c.IDTTLMS == 0 {
+		const rest = 11 * time.Second // one second rounds the deadline up
+		c.IDTTLMS = (deadline + rest).Truncate(time.Second).Milliseconds()
+	}
+}
 
 // bytes bounds the length of the check in JSON.
 func (c *Check) bytes() int {
-	const members, escaped = 128, 6
+	const members, escaped = 192, 6
 	n := len(c.Policy) + len(c.Key) + len(c.Meta) + len(c.ID)
 	for _, quota := range c.Quotas {
 		n += len(quota.Name) + len(quota.Per) + len(quota.Rate)
@@ -74,5 +103,6 @@ func SafeKey(key string) string {
 	if len(key) <= maxKey && utf8.ValidString(key) {
 		return key
 	}
-	return hashed(key)
+	sum := sha256.Sum256([]byte(key))
+	return "sha256:" + hex.EncodeToString(sum[:])
 }

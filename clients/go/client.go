@@ -1,12 +1,14 @@
 package tollgate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -15,10 +17,14 @@ import (
 // Client calls the nodes of one Tollgate. It is safe for concurrent use. Make one per process, so
 // that checks share calls and connections.
 type Client struct {
-	nodes     []*node
-	deadline  time.Duration
-	ids       *ids
+	nodes    []*node
+	deadline time.Duration
+	// extension of the deadline while the node answers other calls.
+	extension time.Duration
+	retry     bool
 	coalescer *coalescer
+	denials   *denials
+	warnings  warnings
 	pending   sync.WaitGroup
 }
 
@@ -28,12 +34,14 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &Client{nodes: nodes, deadline: options.Deadline}
+	client := &Client{nodes: nodes, deadline: options.Deadline, retry: !options.NoRetry}
+	client.warnings = warnings{log: options.Logger, given: map[string]bool{}}
 	if client.deadline <= 0 {
-		client.deadline = DefaultDeadline
+		client.deadline = min(DefaultDeadline*time.Duration(len(nodes)), maxDefaultDeadline)
+		client.extension = maxDefaultDeadline - client.deadline
 	}
-	if !options.NoRetry {
-		client.ids = newIDs()
+	if life := cmp.Or(options.DenialCache, DefaultDenialCache); life > 0 {
+		client.denials = newDenials(life)
 	}
 	if !options.NoCoalesce {
 		client.coalescer = &coalescer{client: client}
@@ -43,62 +51,102 @@ func New(options Options) (*Client, error) {
 
 // Check asks for one decision. Concurrent checks share a call unless [Options.NoCoalesce] is set.
 func (c *Client) Check(ctx context.Context, check Check) (*Answer, error) {
-	c.identify(&check)
+	check.identify(c.deadline)
+	return c.decide(ctx, check)
+}
+
+func (c *Client) decide(ctx context.Context, check Check) (*Answer, error) {
+	if denied := c.denials.fresh(&check); denied != nil {
+		return denied, nil
+	}
 	if c.coalescer != nil {
 		return c.coalescer.check(ctx, check)
 	}
-	return c.checkAlone(ctx, &check)
+	return c.ask(ctx, &check)
 }
 
-func (c *Client) checkAlone(ctx context.Context, check *Check) (*Answer, error) {
-	return post[Answer](ctx, c, "/v1/check", check, check.repeatable())
+// ask decides one check by a call.
+func (c *Client) ask(ctx context.Context, check *Check) (*Answer, error) {
+	sent := time.Now()
+	answer, err := send[Answer](ctx, c, c.post("/v1/check", check, check))
+	return c.denials.settle(check, sent, answer, err)
 }
 
 // CheckBatch decides up to 1000 checks, each for itself. The results have the order of the checks.
 func (c *Client) CheckBatch(ctx context.Context, checks []Check) ([]BatchResult, error) {
-	batch := make([]*Check, len(checks))
+	results := make([]BatchResult, len(checks))
+	var asked []*Check
+	var places []int
 	for i, check := range checks {
-		c.identify(&check)
-		batch[i] = &check
+		check.identify(c.deadline)
+		if denied := c.denials.fresh(&check); denied != nil {
+			results[i].Answer = *denied
+			continue
+		}
+		asked, places = append(asked, &check), append(places, i)
 	}
-	return c.checkBatch(ctx, batch)
+	if len(asked) == 0 && len(checks) > 0 {
+		return results, nil
+	}
+	decided, err := c.askBatch(ctx, asked)
+	if err != nil && (len(decided) == 0 || slices.Contains(decided, nil)) {
+		return nil, err
+	}
+	for i, result := range decided {
+		results[places[i]] = *result
+	}
+	return results, nil
+}
+
+// askBatch decides checks by one call. With an error, the results that are not nil are known all the
+// same.
+func (c *Client) askBatch(ctx context.Context, checks []*Check) ([]*BatchResult, error) {
+	body := struct {
+		Checks []*Check `json:"checks"`
+	}{checks}
+	sent := time.Now()
+	reply, err := send[batchAnswer](ctx, c, c.post("/v1/check/batch", body, checks...))
+	if err == nil && len(reply.Results) != len(checks) {
+		err = &Unavailable{fmt.Errorf("%d results for %d checks", len(reply.Results), len(checks))}
+	}
+	results := make([]*BatchResult, len(checks))
+	for i, check := range checks {
+		var answer *Answer
+		if err == nil {
+			results[i] = &reply.Results[i]
+			answer = &reply.Results[i].Answer
+			if problem := reply.Results[i].Error; problem != nil {
+				c.warnings.problem(problem)
+			}
+		}
+		if known, _ := c.denials.settle(check, sent, answer, err); err != nil && known != nil {
+			results[i] = &BatchResult{Answer: *known}
+		}
+	}
+	return results, err
 }
 
 type batchAnswer struct {
 	Results []BatchResult `json:"results"`
 }
 
-func (c *Client) checkBatch(ctx context.Context, checks []*Check) ([]BatchResult, error) {
-	repeatable := true
-	for _, check := range checks {
-		repeatable = repeatable && check.repeatable()
-	}
-	body := struct {
-		Checks []*Check `json:"checks"`
-	}{checks}
-	answer, err := post[batchAnswer](ctx, c, "/v1/check/batch", body, repeatable)
-	if err != nil {
-		return nil, err
-	}
-	if len(answer.Results) != len(checks) {
-		return nil, &Unavailable{fmt.Errorf("%d results for %d checks", len(answer.Results), len(checks))}
-	}
-	return answer.Results, nil
-}
-
-// CheckAll charges up to 16 checks together, or none of them. The checks have no ids, and so the
-// client never repeats the call.
+// CheckAll charges up to 16 checks together, or none of them. The checks have no ids, and the client
+// never repeats the call.
 func (c *Client) CheckAll(ctx context.Context, checks []Check) (*AllAnswer, error) {
 	body := struct {
 		Checks []Check `json:"checks"`
 	}{checks}
-	return post[AllAnswer](ctx, c, "/v1/check/all", body, false)
+	call := c.post("/v1/check/all", body)
+	call.repeatable = false
+	return send[AllAnswer](ctx, c, call)
 }
 
 // Refund gives units back. The client repeats a refund by id only: a second one gives back nothing.
 func (c *Client) Refund(ctx context.Context, refund Refund) (*RefundAnswer, error) {
-	repeatable := c.ids != nil && refund.ID != ""
-	return post[RefundAnswer](ctx, c, "/v1/refund", refund, repeatable)
+	defer c.denials.forget(refund.Policy, refund.Key)
+	call := c.post("/v1/refund", refund)
+	call.repeatable = call.repeatable && refund.ID != ""
+	return send[RefundAnswer](ctx, c, call)
 }
 
 // Usage returns what counts now for the policy and key of the check. With a cost it returns the
@@ -111,12 +159,13 @@ func (c *Client) Usage(ctx context.Context, check Check) (*Usage, error) {
 	if check.Cost != nil {
 		query.Set("cost", strconv.FormatInt(*check.Cost, 10))
 	}
-	call := &call{method: http.MethodGet, path: "/v1/usage", query: query.Encode(), repeatable: true}
-	return answerOf[Usage](ctx, c, call)
+	return send[Usage](ctx, c, &call{
+		method: http.MethodGet, path: "/v1/usage", query: query.Encode(), repeatable: c.retry,
+	})
 }
 
-// Close waits for charges that middlewares made after their responses. Then it closes all idle
-// connections. The context bounds the wait. Call it after the server ended.
+// Close waits for charges and refunds that middlewares made after their responses. Then it closes all
+// idle connections. The context bounds the wait. Call it after the server ended.
 func (c *Client) Close(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() { c.pending.Wait(); close(done) }()
@@ -132,74 +181,72 @@ func (c *Client) Close(ctx context.Context) error {
 	return err
 }
 
-// identify gives the check an id, so that the client may repeat it.
-func (c *Client) identify(check *Check) {
-	if c.ids != nil && check.ID == "" && check.charges() {
-		check.ID = c.ids.next()
+// post returns a call. Its repetition marks the checks that have an id.
+func (c *Client) post(path string, content any, checks ...*Check) *call {
+	encode := func() []byte {
+		text, _ := json.Marshal(content) // these types have no values that fail
+		return text
 	}
+	again := func() []byte {
+		for _, check := range checks {
+			check.Repeated = check.ID != ""
+		}
+		return encode()
+	}
+	return &call{method: http.MethodPost, path: path, body: encode(), again: again, repeatable: c.retry}
 }
 
-func post[T any](ctx context.Context, c *Client, path string, body any, repeatable bool) (*T, error) {
-	text, err := json.Marshal(body)
-	if err != nil {
-		return nil, fmt.Errorf("tollgate: %w", err)
-	}
-	repeatable = repeatable && c.ids != nil
-	return answerOf[T](ctx, c, &call{method: http.MethodPost, path: path, body: text, repeatable: repeatable})
-}
-
-func answerOf[T any](ctx context.Context, c *Client, call *call) (*T, error) {
+// send returns the answer of whichever node answers.
+func send[T any](ctx context.Context, c *Client, call *call) (*T, error) {
 	if len(call.body)+len(call.query) > maxCall {
 		return nil, tooLarge()
 	}
 	call.traceparent = traceparentOf(ctx)
-	reply, err := c.ask(ctx, call)
+	reply, err := c.reply(ctx, call)
 	if err != nil {
 		return nil, err
 	}
 	if reply.status != http.StatusOK {
-		return nil, problemOf(reply.status, reply.body)
+		problem := problemOf(reply.status, reply.body)
+		c.warnings.problem(problem)
+		return nil, problem
 	}
 	answer := new(T)
-	if scanned(reply.body, answer) {
-		return answer, nil
-	}
-	*answer = *new(T)
 	if err := json.Unmarshal(reply.body, answer); err != nil {
 		return nil, &Unavailable{fmt.Errorf("the response is none of a node: %w", err)}
 	}
 	return answer, nil
 }
 
-// scanned reports whether the answer has the form that nodes write, and is complete.
-func scanned(body []byte, answer any) bool {
-	target, ok := answer.(interface{ scan(*scanner) })
-	if !ok {
-		return false
-	}
-	scanner := &scanner{text: body}
-	target.scan(scanner)
-	return scanner.whole()
-}
-
-// ask calls the nodes in order until one answers. It never repeats a call that a node answered.
-func (c *Client) ask(ctx context.Context, call *call) (*response, error) {
+// reply calls the nodes in order until one answers. It never repeats a call that a node answered.
+func (c *Client) reply(ctx context.Context, call *call) (*response, error) {
 	until, last := time.Now().Add(c.deadline), errAvoided
 	for i, node := range c.nodes {
 		trial, admitted := node.admit()
 		if !admitted {
 			continue
 		}
-		reply, err := node.ask(ctx, c.share(until, c.nodes[i+1:], call), call)
+		end := c.share(until, c.nodes[i+1:], call)
+		share := time.Until(end.until)
+		reply, err := node.ask(ctx, end, call)
 		if err == nil {
 			return reply, nil
 		}
 		last = err
-		if left(ctx) != nil {
+		if ctx.Err() != nil {
 			node.withdraw(trial)
 			break
 		}
-		if !time.Now().Before(until) || !call.repeatable && !notSent(err) {
+		if errors.Is(err, errDeadline) {
+			c.suspect(node, share)
+		}
+		if !notSent(err) {
+			call.repeat()
+			if !call.repeatable {
+				break
+			}
+		}
+		if !time.Now().Before(until) {
 			break
 		}
 	}
@@ -210,7 +257,7 @@ var errAvoided = errors.New("every node failed less than 500 ms ago")
 
 // share ends an attempt so that each node that may follow has an equal part of the time. A call that
 // must not be repeated has no use for the next node.
-func (c *Client) share(until time.Time, rest []*node, call *call) time.Time {
+func (c *Client) share(until time.Time, rest []*node, call *call) end {
 	nodes := 1
 	for _, node := range rest {
 		if !node.avoided() {
@@ -218,7 +265,36 @@ func (c *Client) share(until time.Time, rest []*node, call *call) time.Time {
 		}
 	}
 	if nodes == 1 || !call.repeatable {
-		return until
+		return end{until, until.Add(c.extension)}
 	}
-	return time.Now().Add(time.Until(until) / time.Duration(nodes))
+	until = time.Now().Add(time.Until(until) / time.Duration(nodes))
+	return end{until, until}
+}
+
+// suspect asks a silent node once for the time that its decisions may take. If its fallback answers
+// too late for this client, the program learns nothing from it.
+func (c *Client) suspect(node *node, share time.Duration) {
+	if !node.asked.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		const patience = 5 * time.Second
+		ready := &call{method: http.MethodGet, path: "/health/ready"}
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		reply, err := node.link.exchange(ctx, ready)
+		var health struct {
+			TimeoutMS int64 `json:"timeout_ms"`
+		}
+		if err != nil || json.Unmarshal(reply.body, &health) != nil || health.TimeoutMS == 0 {
+			node.asked.Store(err == nil) // a node without an answer gets the question again
+			return
+		}
+		if timeout := time.Duration(health.TimeoutMS) * time.Millisecond; timeout >= share {
+			c.warnings.once("deadline", fmt.Sprintf(
+				"the deadline of %d ms is below the node's timeout of %d ms, so its fallback answers too late: "+
+					"set Options.Deadline to at least %s", share.Milliseconds(), health.TimeoutMS,
+				2*timeout*time.Duration(len(c.nodes))))
+		}
+	}()
 }

@@ -7,8 +7,11 @@ import (
 )
 
 const (
-	// window is the longest time that a check waits for others.
-	window = 200 * time.Microsecond
+	// window is the longest time that a check waits for others, and longWindow that while manyCalls are
+	// in flight. More calls at a time would only add work for a node that is late already.
+	window     = 200 * time.Microsecond
+	longWindow = 5 * time.Millisecond
+	manyCalls  = 4
 	// maxBatch and maxBatchBytes bound one call. The node accepts 1000 checks and 1 MiB.
 	maxBatch      = 100
 	maxBatchBytes = 512 << 10
@@ -37,7 +40,7 @@ type waiter struct {
 func (c *coalescer) check(ctx context.Context, check Check) (*Answer, error) {
 	if c.alone() {
 		defer c.finish()
-		return c.client.checkAlone(ctx, &check)
+		return c.client.ask(ctx, &check)
 	}
 	waiter := &waiter{ctx: ctx, check: check, done: make(chan struct{})}
 	c.enqueue(waiter)
@@ -79,11 +82,15 @@ func (c *coalescer) enqueue(waiter *waiter) {
 
 // wake ends the window of the first waiter. A timer of an earlier window only flushes sooner.
 func (c *coalescer) wake() {
+	wait := window
+	if c.calls >= manyCalls {
+		wait = longWindow
+	}
 	if c.timer != nil {
-		c.timer.Reset(window)
+		c.timer.Reset(wait)
 		return
 	}
-	c.timer = time.AfterFunc(window, func() {
+	c.timer = time.AfterFunc(wait, func() {
 		c.mutex.Lock()
 		defer c.mutex.Unlock()
 		c.flush()
@@ -110,7 +117,7 @@ func (c *coalescer) flush() {
 
 func (c *coalescer) send(batch []*waiter) {
 	defer c.finish()
-	batch = present(batch)
+	batch = c.open(batch)
 	if len(batch) == 0 {
 		return
 	}
@@ -123,13 +130,13 @@ func (c *coalescer) send(batch []*waiter) {
 	for i, waiter := range batch {
 		checks[i] = &waiter.check
 	}
-	results, err := c.client.checkBatch(ctx, checks)
+	results, err := c.client.askBatch(ctx, checks)
 	if badCheck(err) {
 		c.sendEach(ctx, batch)
 		return
 	}
 	for i, waiter := range batch {
-		waiter.settle(results, i, err)
+		waiter.settle(results[i], err)
 	}
 }
 
@@ -143,13 +150,19 @@ func (c *coalescer) sendEach(ctx context.Context, batch []*waiter) {
 	calls.Wait()
 }
 
-// present drops the checks that no caller waits for any more, so that they are not charged.
-func present(batch []*waiter) []*waiter {
+// open drops the checks that no caller waits for any more, so that they are not charged. It denies
+// those whose denial became known meanwhile.
+func (c *coalescer) open(batch []*waiter) []*waiter {
 	kept := batch[:0]
 	for _, waiter := range batch {
-		if waiter.ctx.Err() == nil {
-			kept = append(kept, waiter)
+		if waiter.ctx.Err() != nil {
+			continue
 		}
+		if waiter.answer = c.client.denials.fresh(&waiter.check); waiter.answer != nil {
+			close(waiter.done)
+			continue
+		}
+		kept = append(kept, waiter)
 	}
 	return kept
 }
@@ -165,18 +178,18 @@ func contextOf(batch []*waiter) context.Context {
 }
 
 func (w *waiter) sendAlone(ctx context.Context, client *Client) {
-	w.answer, w.err = client.checkAlone(ctx, &w.check)
+	w.answer, w.err = client.ask(ctx, &w.check)
 	close(w.done)
 }
 
-func (w *waiter) settle(results []BatchResult, i int, err error) {
+func (w *waiter) settle(result *BatchResult, err error) {
 	switch {
-	case err != nil:
+	case result == nil:
 		w.err = err
-	case results[i].Error != nil:
-		w.err = results[i].Error.alone()
+	case result.Error != nil:
+		w.err = result.Error.alone()
 	default:
-		w.answer = &results[i].Answer
+		w.answer = &result.Answer
 	}
 	close(w.done)
 }

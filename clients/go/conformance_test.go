@@ -5,8 +5,8 @@ import (
 	"net/http"
 	"testing"
 
-	"tollgate.example/tollgate"
-	"tollgate.example/tollgate/internal/conformance"
+	"tollgate-limiter"
+	"tollgate-limiter/internal/conformance"
 )
 
 func TestClientPassesTheSharedCases(t *testing.T) { conformance.RunClient(t) }

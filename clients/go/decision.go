@@ -11,6 +11,8 @@ const (
 	SourceFallback  Source = "fallback"
 	SourceList      Source = "list"
 	SourceLease     Source = "lease"
+	// SourceClient is a denial that the client remembers.
+	SourceClient Source = "client"
 )
 
 // Reason is the reason of a decision. More values may follow.
@@ -24,6 +26,7 @@ const (
 	ReasonShadow           Reason = "shadow"
 	ReasonAllowListed      Reason = "allow_listed"
 	ReasonDenyListed       Reason = "deny_listed"
+	ReasonRefunded         Reason = "refunded"
 )
 
 // Decision is the answer to a check. Limit, Remaining, ResetAfterMS and Quota are those of the

@@ -8,61 +8,57 @@ import (
 
 // document is the problem document (RFC 9457) that a middleware answers.
 type document struct {
-	Type     string          `json:"type"`
-	Title    string          `json:"title"`
-	Status   int             `json:"status"`
-	Detail   string          `json:"detail"`
-	Violated []string        `json:"violated-policies,omitempty"`
-	Wait     json.RawMessage `json:"retry_after_ms,omitempty"`
+	Type     string   `json:"type"`
+	Title    string   `json:"title"`
+	Status   int      `json:"status"`
+	Violated []string `json:"violated-policies,omitempty"`
+	// Wait is a number or null.
+	Wait json.RawMessage `json:"retry_after_ms,omitempty"`
 }
 
-const (
-	quotaExceeded   = "https://iana.org/assignments/http-problem-types#quota-exceeded"
-	reducedCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
-	denyListed      = "urn:tollgate:problem:deny-listed"
-)
+func badRequest() *document {
+	return &document{
+		Type: "urn:tollgate:problem:invalid-request", Title: "The rate limiter cannot count this request",
+		Status: http.StatusBadRequest,
+	}
+}
 
-var (
-	badRequest = &document{
-		Type: "about:blank", Title: "Bad Request", Status: http.StatusBadRequest,
-		Detail: "The request has no valid key or cost.",
+func reducedCapacity(status int, waitMS *int64) *document {
+	return &document{
+		Type:   "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+		Title:  "Request cannot be satisfied due to temporary server capacity constraints",
+		Status: status, Wait: numberOrNull(waitMS),
 	}
-	noDecision = &document{
-		Type: reducedCapacity, Title: "Temporary reduced capacity", Status: http.StatusServiceUnavailable,
-		Detail: "No rate limit decision is available. Try again later.",
-	}
-)
+}
 
 // denial describes a denied request.
-func denial(status int, answer *Answer) *document {
-	document := &document{Status: status}
+func denialDocument(status int, answer *Answer) *document {
 	switch answer.Reason {
 	case ReasonDenyListed:
-		document.Type, document.Title = denyListed, "Denied"
-		document.Detail = "This caller is not admitted."
-		return document
+		return &document{Type: "urn:tollgate:problem:deny-listed", Title: "Denied by a list", Status: status}
 	case ReasonStoreUnavailable:
-		document.Type, document.Title = reducedCapacity, "Temporary reduced capacity"
-		document.Detail = "The service cannot count requests now. Try again later."
-	default:
-		document.Type, document.Title = quotaExceeded, "Quota exceeded"
-		document.Detail = "Too many requests. Try again later."
-		if answer.Quota != nil {
-			document.Violated = []string{*answer.Quota}
-		}
+		return reducedCapacity(status, answer.RetryAfterMS)
 	}
-	document.Wait = json.RawMessage("null")
-	if answer.RetryAfterMS != nil {
-		document.Wait = strconv.AppendInt(nil, *answer.RetryAfterMS, 10)
+	document := &document{
+		Type:   "https://iana.org/assignments/http-problem-types#quota-exceeded",
+		Title:  "Request cannot be satisfied as assigned quota has been exceeded",
+		Status: status, Wait: numberOrNull(answer.RetryAfterMS),
+	}
+	if answer.Quota != nil {
+		document.Violated = []string{*answer.Quota}
 	}
 	return document
 }
 
-func (d *document) write(w http.ResponseWriter) {
-	body, err := json.Marshal(d)
-	if err != nil {
-		body = nil
+func numberOrNull(number *int64) json.RawMessage {
+	if number == nil {
+		return json.RawMessage("null")
 	}
+	return strconv.AppendInt(nil, *number, 10)
+}
+
+func (d *document) write(w http.ResponseWriter) {
+	body, _ := json.Marshal(d) // a document has no values that fail
 	writeBody(w, d.Status, "application/problem+json", body)
 }
 

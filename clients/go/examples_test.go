@@ -7,7 +7,7 @@ import (
 	"log"
 	"net/http"
 
-	"tollgate.example/tollgate"
+	"tollgate-limiter"
 )
 
 func Example() {

@@ -3,7 +3,7 @@ package tollgate_test
 import (
 	"testing"
 
-	"tollgate.example/tollgate/internal/conformance"
+	"tollgate-limiter/internal/conformance"
 )
 
 func TestMiddlewareOutlivesItsNode(t *testing.T) { conformance.RunFaults(t, hello) }

@@ -2,7 +2,9 @@ package tollgate
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 )
 
 // maxInteger is the largest integer of a structured field (RFC 9651).
@@ -16,7 +18,8 @@ const (
 )
 
 // SetFields adds RateLimit-Policy and RateLimit, and sets Retry-After of a denial, as the node
-// writes them (draft-ietf-httpapi-ratelimit-headers-11). Without counters there are none.
+// writes them (draft-ietf-httpapi-ratelimit-headers-11). Without counters there are none. If a name
+// of a quota stands in a field already, the policy goes in front: `"login/1m"`.
 func (d *Decision) SetFields(header http.Header) {
 	latest := int64(maxInteger)
 	if wait, fits := d.wait(); fits && !d.Allowed {
@@ -26,18 +29,30 @@ func (d *Decision) SetFields(header http.Header) {
 	if d.Quota == nil || d.Remaining == nil || d.ResetAfterMS == nil {
 		return
 	}
+	var policy, limit []byte
 	if len(d.Quotas) == 0 {
-		item := appendItem(nil, *d.Quota, "r", *d.Remaining, "t", min(seconds(*d.ResetAfterMS), latest))
-		header[fieldLimit] = append(header[fieldLimit], string(item))
-		return
+		name := d.nameBeside(header, *d.Quota)
+		limit = appendItem(limit, name, "r", *d.Remaining, "t", min(seconds(*d.ResetAfterMS), latest))
 	}
-	policy, limit := make([]byte, 0, 96), make([]byte, 0, 96)
 	for _, quota := range d.Quotas {
-		policy = appendItem(policy, quota.Name, "q", quota.Limit, "w", seconds(quota.WindowMS))
-		limit = appendItem(limit, quota.Name, "r", quota.Remaining, "t", min(seconds(quota.ResetAfterMS), latest))
+		name := d.nameBeside(header, quota.Name)
+		policy = appendItem(policy, name, "q", quota.Limit, "w", seconds(quota.WindowMS))
+		limit = appendItem(limit, name, "r", quota.Remaining, "t", min(seconds(quota.ResetAfterMS), latest))
 	}
-	header[fieldPolicy] = append(header[fieldPolicy], string(policy))
+	if policy != nil {
+		header[fieldPolicy] = append(header[fieldPolicy], string(policy))
+	}
 	header[fieldLimit] = append(header[fieldLimit], string(limit))
+}
+
+// nameBeside returns the name of a quota in fields that may have those of another limit.
+func (d *Decision) nameBeside(header http.Header, quota string) string {
+	for _, field := range slices.Concat(header[fieldPolicy], header[fieldLimit]) {
+		if strings.Contains(field, `"`+quota+`"`) {
+			return d.Policy + "/" + quota
+		}
+	}
+	return quota
 }
 
 // wait returns the seconds until a denied cost fits, and false if it never does.

@@ -1,3 +1,3 @@
-module tollgate.example/tollgate
+module tollgate-limiter
 
 go 1.25.0

@@ -1,10 +1,10 @@
 package tollgate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
-	"net/netip"
 )
 
 // Failure says how a middleware treats a request without a decision.
@@ -21,22 +21,35 @@ const (
 type Limit struct {
 	// Policy is a configured policy; empty means "default".
 	Policy string
-	// Key returns the partition key of a request. The default, also for an empty key, is
-	// [RemoteIP]. It never reads a header: behind a proxy, set a function that trusts the proxy.
+	// PolicyOf returns the policy of a request, for example by the plan of its user. The default,
+	// also for an empty policy, is Policy.
+	PolicyOf func(*http.Request) string
+	// Key returns the partition key of a request. The default, also for an empty key, is Address.
 	Key func(*http.Request) string
-	// Cost returns the units of a request; the default is 1.
+	// Address returns the address of a client. The default is [RemoteIP], which never reads a header.
+	// Behind a proxy, set [ForwardedIP].
+	Address func(*http.Request) string
+	// Cost returns the units of a request; the default is 1. A request of cost 0 with Drain looks.
 	Cost func(*http.Request) int64
+	// Look denies a request if its cost does not fit, and charges nothing. Drain charges afterwards.
+	Look bool
+	// Once charges a request once, also if a connection breaks. It costs a record in the store.
+	Once bool
 	// Skip reports whether a request passes uncounted.
 	Skip func(*http.Request) bool
 	// Drain returns units that are known only after the response. They count as far as they fit.
 	Drain func(*http.Request, Response) int64
+	// Refund reports after the response whether the request gets its charge back. So only failed
+	// logins count, for example. Requests count while they run.
+	Refund func(*http.Request, Response) bool
 	// OnFailure is Open or Closed, for requests without a decision.
 	OnFailure Failure
 	// Status is that of a denial; the default is 429.
 	Status int
 	// Body returns the body of a denial and its content type. The default is a problem document.
 	Body func(*http.Request, *Answer) (contentType, body string)
-	// OnError gets each failure. The context may have ended, since drains follow the response.
+	// OnError gets each failure. The context may have ended, since drains and refunds follow the
+	// response.
 	OnError func(context.Context, error)
 }
 
@@ -45,20 +58,12 @@ func Text(text string) func(*http.Request, *Answer) (string, string) {
 	return func(*http.Request, *Answer) (string, string) { return "text/plain; charset=utf-8", text }
 }
 
-// RemoteIP returns the address of the peer, without its port. It is empty for peers without one, as
-// on Unix sockets. Requests with an empty key end with 400.
-func RemoteIP(r *http.Request) string {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return ""
-	}
-	return peer.Addr().Unmap().WithZone("").String()
-}
-
-// Middleware returns a middleware that passes a request on if its check is allowed.
+// Middleware returns a middleware that passes a request on if its check is allowed. The request's
+// context has the decision: see [DecisionOf].
 func (c *Client) Middleware(limit Limit) func(http.Handler) http.Handler {
-	if limit.Status == 0 {
-		limit.Status = http.StatusTooManyRequests
+	limit.Status = cmp.Or(limit.Status, http.StatusTooManyRequests)
+	if limit.Address == nil {
+		limit.Address = RemoteIP
 	}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -67,13 +72,22 @@ func (c *Client) Middleware(limit Limit) func(http.Handler) http.Handler {
 	}
 }
 
+type decisionKey struct{}
+
+// DecisionOf returns the decision of the innermost middleware that let a request pass. It is nil if
+// the request was skipped, or passed without a decision.
+func DecisionOf(ctx context.Context) *Answer {
+	answer, _ := ctx.Value(decisionKey{}).(*Answer)
+	return answer
+}
+
 func (c *Client) serve(limit *Limit, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if limit.Skip != nil && limit.Skip(r) {
 		next.ServeHTTP(w, r)
 		return
 	}
-	check := limit.check(r)
-	answer, err := c.Check(traced(r), check)
+	check := limit.check(c, r)
+	answer, err := c.decide(traced(r), check)
 	if err != nil && limit.failed(w, r, err) {
 		return
 	}
@@ -83,37 +97,53 @@ func (c *Client) serve(limit *Limit, w http.ResponseWriter, r *http.Request, nex
 			limit.deny(w, r, answer)
 			return
 		}
+		r = r.WithContext(context.WithValue(r.Context(), decisionKey{}, answer))
 	}
-	if limit.Drain == nil {
+	if limit.Drain == nil && limit.Refund == nil {
 		next.ServeHTTP(w, r)
 		return
 	}
-	c.serveAndDrain(limit, w, r, next, check)
+	c.serveAndFollow(limit, w, r, next, check, answer != nil && check.ID != "")
 }
 
-func (l *Limit) check(r *http.Request) Check {
-	check := Check{Policy: l.Policy}
+func (l *Limit) check(c *Client, r *http.Request) Check {
+	check := Check{Policy: l.Policy, Look: l.Look, Once: l.Once}
+	if l.PolicyOf != nil {
+		check.Policy = cmp.Or(l.PolicyOf(r), l.Policy)
+	}
 	if l.Key != nil {
-		check.Key = SafeKey(l.Key(r))
+		check.Key = SafeKey(c.warnings.keyOfAddress(l.Key(r)))
 	}
 	if check.Key == "" {
-		check.Key = RemoteIP(r)
+		check.Key = l.Address(r)
+		c.warnings.proxied(r, check.Key)
 	}
 	if l.Cost != nil {
 		check.Cost = Cost(l.Cost(r))
 	}
+	if l.Drain != nil && check.units() == 0 {
+		check.Look, check.Cost = true, nil // a cost of 0 is never denied
+	}
+	if l.Refund != nil {
+		check.Once, check.IDTTLMS = true, refundTTLMS
+	}
+	check.identify(c.deadline)
 	return check
 }
+
+// refundTTLMS leaves a handler five minutes until its refund.
+const refundTTLMS = 300_000
 
 // failed reports whether the request ends here.
 func (l *Limit) failed(w http.ResponseWriter, r *http.Request, err error) bool {
 	l.report(r.Context(), err)
 	switch {
 	case badCheck(err):
-		badRequest.write(w)
+		badRequest().write(w)
 	case l.OnFailure == Closed:
 		w.Header()[fieldRetryAfter] = []string{"1"}
-		noDecision.write(w)
+		second := int64(1000)
+		reducedCapacity(http.StatusServiceUnavailable, &second).write(w)
 	default:
 		return false
 	}
@@ -128,7 +158,7 @@ func (l *Limit) report(ctx context.Context, err error) {
 
 func (l *Limit) deny(w http.ResponseWriter, r *http.Request, answer *Answer) {
 	if l.Body == nil {
-		denial(l.Status, answer).write(w)
+		denialDocument(l.Status, answer).write(w)
 		return
 	}
 	contentType, body := l.Body(r, answer)
@@ -145,25 +175,35 @@ func traced(r *http.Request) context.Context {
 	return ctx
 }
 
-// serveAndDrain charges the drain after the response, also after a panic of the handler.
-func (c *Client) serveAndDrain(
-	limit *Limit, w http.ResponseWriter, r *http.Request, next http.Handler, check Check,
+// serveAndFollow charges and refunds after the response, also after a panic of the handler.
+func (c *Client) serveAndFollow(
+	limit *Limit, w http.ResponseWriter, r *http.Request, next http.Handler, check Check, counted bool,
 ) {
 	recorder := &recorder{ResponseWriter: w}
 	defer func() {
-		units := limit.Drain(r, recorder.response())
-		if units == 0 {
-			return
-		}
-		check.Over, check.Cost = Drain, Cost(units)
-		ctx := traced(r)
-		c.pending.Go(func() {
-			if _, err := c.Check(ctx, check); err != nil {
-				limit.report(ctx, errors.Join(errDrain, err))
+		ctx, response := traced(r), recorder.response()
+		if limit.Drain != nil {
+			drain := Check{Policy: check.Policy, Key: check.Key, Over: Drain, Once: limit.Once}
+			if drain.Cost = Cost(limit.Drain(r, response)); *drain.Cost != 0 {
+				c.follow(limit, ctx, func() error { _, err := c.Check(ctx, drain); return err })
 			}
-		})
+		}
+		if limit.Refund != nil && counted && limit.Refund(r, response) {
+			refund := Refund{Policy: check.Policy, Key: check.Key, ID: check.ID}
+			c.follow(limit, ctx, func() error { _, err := c.Refund(ctx, refund); return err })
+		}
 	}()
 	next.ServeHTTP(recorder, r)
+	recorder.finish()
 }
 
-var errDrain = errors.New("tollgate: the charge after the response failed")
+// follow makes a call that nobody waits for but [Client.Close].
+func (c *Client) follow(limit *Limit, ctx context.Context, call func() error) {
+	c.pending.Go(func() {
+		if err := call(); err != nil {
+			limit.report(ctx, errors.Join(errFollowing, err))
+		}
+	})
+}
+
+var errFollowing = errors.New("tollgate: the charge or refund after the response failed")

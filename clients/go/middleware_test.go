@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"tollgate.example/tollgate"
-	"tollgate.example/tollgate/internal/testnode"
+	"tollgate-limiter"
+	"tollgate-limiter/internal/testnode"
 )
 
 func TestRemoteIPIsTheAddressOfThePeer(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync/atomic"
 	"time"
 )
@@ -20,11 +19,13 @@ type node struct {
 	avoidUntil atomic.Int64
 	// answered is the time of the newest response.
 	answered atomic.Int64
+	// asked says that the client asked the node for its timeout.
+	asked atomic.Bool
 }
 
 // link sends one call to one node.
 type link interface {
-	exchange(ctx context.Context, until time.Time, call *call) (*response, error)
+	exchange(ctx context.Context, call *call) (*response, error)
 	// closeIdle makes the next calls connect anew.
 	closeIdle()
 }
@@ -76,31 +77,39 @@ type call struct {
 	method, path, query string
 	body                []byte
 	traceparent         string
-	// repeatable says that a second call cannot charge twice.
+	// repeatable says that a second call lets no more through. It may charge twice without an id.
 	repeatable bool
+	// again returns the body of a call whose answer was lost; nil means the same body.
+	again func() []byte
+}
+
+// repeat marks the call as one that a node may have received.
+func (c *call) repeat() {
+	if c.again != nil {
+		c.body, c.again = c.again(), nil
+	}
 }
 
 type response struct {
 	status int
 	body   []byte
-	// last says that the node closes the connection.
-	last bool
 }
 
 // ask sends the call, and once more on a new connection if the first one breaks.
-func (n *node) ask(ctx context.Context, until time.Time, call *call) (*response, error) {
+func (n *node) ask(ctx context.Context, end end, call *call) (*response, error) {
 	began := now()
-	answer, err := n.exchange(ctx, until, call)
+	answer, err := n.exchange(ctx, end, call)
 	broken := err != nil && !ended(ctx, err) && !notSent(err)
 	if broken && call.repeatable {
 		n.link.closeIdle()
-		answer, err = n.exchange(ctx, until, call)
+		call.repeat()
+		answer, err = n.exchange(ctx, end, call)
 		broken = false
 	}
 	switch {
 	case err == nil:
 		n.respond()
-	case broken || left(ctx) != nil:
+	case broken || ctx.Err() != nil:
 		// One break is no failure of the node: it may have closed an idle connection. And the
 		// caller may leave at any time.
 	case !errors.Is(err, errDeadline) || n.answered.Load() < began:
@@ -113,39 +122,43 @@ var errDeadline = fmt.Errorf("the deadline passed: %w", context.DeadlineExceeded
 
 // ended reports whether the time of the call is over, or its caller left.
 func ended(ctx context.Context, err error) bool {
-	return left(ctx) != nil || errors.Is(err, errDeadline)
+	return ctx.Err() != nil || errors.Is(err, errDeadline)
 }
 
-// left returns why the caller waits no more, or nil. The timer of a context may be late. A dial to its
-// deadline then ends first, by a timeout of its own.
-func left(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
-		return context.DeadlineExceeded
-	}
-	return nil
-}
+// end is when a call ends. It goes on to the latest time while the node answers other calls.
+type end struct{ until, latest time.Time }
 
 // exchange returns the reason if the caller left or the time ended.
-func (n *node) exchange(ctx context.Context, until time.Time, call *call) (*response, error) {
-	reply, err := n.link.exchange(ctx, until, call)
-	if err == nil {
+func (n *node) exchange(ctx context.Context, end end, call *call) (*response, error) {
+	timed, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer n.cancelAt(timed, end, cancel).Stop()
+	reply, err := n.link.exchange(timed, call)
+	switch {
+	case err == nil:
 		return reply, nil
-	}
-	if cause := left(ctx); cause != nil {
-		return nil, cause
-	}
-	if !time.Now().Before(until) {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case timed.Err() != nil && notSent(err):
+		return nil, &notSentError{errDeadline}
+	case timed.Err() != nil:
 		return nil, errDeadline
 	}
 	return nil, err
 }
 
-// notSent reports whether the node surely received nothing.
-func notSent(err error) bool {
-	var dial *net.OpError
-	var handshake *handshakeError
-	return errors.As(err, &dial) && dial.Op == "dial" || errors.As(err, &handshake)
+// cancelAt ends a call after its time and a short grace. A timer that fires late shows that the whole
+// process was late: the answer may wait in the socket. So the grace is as long as the delay.
+func (n *node) cancelAt(ctx context.Context, end end, cancel func()) *time.Timer {
+	const shortest, longest = 10 * time.Millisecond, time.Second
+	return time.AfterFunc(time.Until(end.until), func() {
+		late := time.Since(end.until)
+		silent := time.Duration(now() - n.answered.Load())
+		if more := min(DefaultDeadline-silent, time.Until(end.latest)); more > 0 && ctx.Err() == nil {
+			end.until = time.Now().Add(more)
+			n.cancelAt(ctx, end, cancel)
+			return
+		}
+		time.AfterFunc(min(max(late, shortest), longest), cancel)
+	})
 }

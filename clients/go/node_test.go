@@ -12,7 +12,7 @@ type slow struct{}
 
 func (slow) closeIdle() {}
 
-func (slow) exchange(ctx context.Context, _ time.Time, _ *call) (*response, error) {
+func (slow) exchange(ctx context.Context, _ *call) (*response, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
@@ -24,7 +24,7 @@ func TestATrialThatItsCallerEndsLeavesTheNextCallATrial(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	for range 3 {
-		if _, err := client.ask(ctx, &call{}); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := client.reply(ctx, &call{}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("want the context's error, got %v", err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
@@ -14,26 +15,37 @@ import (
 
 // Defaults of [Options].
 const (
-	DefaultNode     = "http://127.0.0.1:7070"
-	DefaultDeadline = 100 * time.Millisecond
+	DefaultNode = "http://127.0.0.1:7070"
+	// DefaultDeadline is that of a client with one node. Each further node adds as much, up to 1 s.
+	DefaultDeadline    = 300 * time.Millisecond
+	maxDefaultDeadline = time.Second
+	// DefaultDenialCache is the time for which a client denies without a question.
+	DefaultDenialCache = time.Second
 )
 
 // Options configure a [Client]. The zero value calls a node on this machine.
 type Options struct {
 	// Nodes are base URLs in the order of preference. The default is [DefaultNode].
 	Nodes []string
-	// Deadline bounds each call with its retry. The default is [DefaultDeadline]. A context may
-	// end a call sooner.
+	// Deadline bounds each call with its retry. The default is [DefaultDeadline] for each node, at
+	// most 1 s. It must exceed the node's `store.timeout`, else the node's fallback comes too late.
+	// A context may end a call sooner.
 	Deadline time.Duration
 	// Token is a bearer token of the nodes, of visible ASCII characters.
 	Token string
 	// CAFile is a PEM file with the authorities of the nodes' certificates. The default is those
 	// of the platform.
 	CAFile string
-	// NoRetry turns off the retry after a broken connection, and the ids of checks.
+	// NoRetry turns off the retry after a broken connection, and after the silence of a node among
+	// several. A retry lets no more through, but without [Check.Once] it may charge twice.
 	NoRetry bool
 	// NoCoalesce sends each check as a call of its own.
 	NoCoalesce bool
+	// DenialCache is the time for which the client repeats a denial of the pre-filter without a call.
+	// The default is [DefaultDenialCache]; a negative one turns it off.
+	DenialCache time.Duration
+	// Logger gets a warning for each mistake in the configuration. The default is [slog.Default].
+	Logger *slog.Logger
 	// Transport replaces the connections of the client, for example by those of a proxy. It must
 	// not repeat calls by itself. CAFile is then invalid.
 	Transport http.RoundTripper
@@ -47,7 +59,7 @@ func (o Options) nodes() ([]*node, error) {
 	if !visible(o.Token) {
 		return nil, errors.New("tollgate: Token must have visible ASCII characters only (0x21 to 0x7e)")
 	}
-	link, err := o.link()
+	transport, err := o.transport()
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +69,7 @@ func (o Options) nodes() ([]*node, error) {
 		if err != nil {
 			return nil, err
 		}
-		nodes[i] = &node{link: link(base)}
+		nodes[i] = &node{link: newSender(transport(), base, o.Token)}
 	}
 	return nodes, nil
 }
@@ -74,14 +86,14 @@ func parseNode(text string) (*url.URL, error) {
 	return base, nil
 }
 
-// link returns a function that makes the connections of one node. Each node has its own, since a
-// retry closes the idle connections of its node only.
-func (o Options) link() (func(*url.URL) link, error) {
+// transport returns a function that makes the connections of one node. Each node has its own, since
+// a retry closes the idle connections of its node only.
+func (o Options) transport() (func() http.RoundTripper, error) {
 	if o.Transport != nil {
 		if o.CAFile != "" {
 			return nil, errors.New("tollgate: CAFile has no effect beside Transport; set one of them")
 		}
-		return func(base *url.URL) link { return &roundTripper{o.Transport, base, o.Token} }, nil
+		return func() http.RoundTripper { return o.Transport }, nil
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
@@ -91,7 +103,12 @@ func (o Options) link() (func(*url.URL) link, error) {
 		}
 		config.RootCAs = authorities
 	}
-	return func(base *url.URL) link { return newConnections(base, o.Token, config) }, nil
+	return func() http.RoundTripper {
+		return &http.Transport{
+			TLSClientConfig: config.Clone(), DisableCompression: true, IdleConnTimeout: idleTimeout,
+			MaxConnsPerHost: maxConnections, MaxIdleConnsPerHost: maxConnections,
+		}
+	}, nil
 }
 
 func readAuthorities(file string) (*x509.CertPool, error) {

@@ -69,7 +69,7 @@ func tooLarge() *Problem {
 }
 
 // problemOf reads the problem document of a response. A proxy may send something else.
-func problemOf(status int, body []byte) error {
+func problemOf(status int, body []byte) *Problem {
 	problem := &Problem{}
 	if json.Unmarshal(body, problem) != nil || problem.Type == "" {
 		problem = &Problem{Type: "about:blank", Title: http.StatusText(status)}

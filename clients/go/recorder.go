@@ -2,6 +2,7 @@ package tollgate
 
 import (
 	"bufio"
+	"cmp"
 	"io"
 	"net"
 	"net/http"
@@ -9,14 +10,14 @@ import (
 
 // Response is what a handler answered.
 type Response struct {
-	// Status is 200 if the handler set none.
+	// Status is 200 if the handler set none, and 500 if it panicked instead.
 	Status int
 	// Bytes is the length of the body.
 	Bytes  int64
 	Header http.Header
 }
 
-// recorder counts a response for [Limit.Drain]. It keeps the optional methods of writers that
+// recorder counts a response for [Limit.Drain] and [Limit.Refund]. It keeps the optional methods of writers that
 // handlers look for, else streams and WebSockets would break.
 type recorder struct {
 	http.ResponseWriter
@@ -24,13 +25,12 @@ type recorder struct {
 	bytes  int64
 }
 
+// response is that of a handler that panicked, unless it wrote a status or finished.
 func (r *recorder) response() Response {
-	status := r.status
-	if status == 0 {
-		status = http.StatusOK
-	}
-	return Response{Status: status, Bytes: r.bytes, Header: r.Header()}
+	return Response{Status: cmp.Or(r.status, http.StatusInternalServerError), Bytes: r.bytes, Header: r.Header()}
 }
+
+func (r *recorder) finish() { r.status = cmp.Or(r.status, http.StatusOK) }
 
 func (r *recorder) WriteHeader(status int) {
 	const final = 200
@@ -41,12 +41,14 @@ func (r *recorder) WriteHeader(status int) {
 }
 
 func (r *recorder) Write(body []byte) (int, error) {
+	r.finish()
 	n, err := r.ResponseWriter.Write(body)
 	r.bytes += int64(n)
 	return n, err
 }
 
 func (r *recorder) ReadFrom(source io.Reader) (int64, error) {
+	r.finish()
 	n, err := io.Copy(r.ResponseWriter, source)
 	r.bytes += n
 	return n, err

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"tollgate.example/tollgate"
-	"tollgate.example/tollgate/internal/testnode"
+	"tollgate-limiter"
+	"tollgate-limiter/internal/testnode"
 )
 
 // schema is the part of a JSON schema that the API uses.

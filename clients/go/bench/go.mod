@@ -1,18 +1,18 @@
-module tollgate.example/tollgate/bench
+module tollgate-limiter/bench
 
 go 1.26.0
 
 replace (
-	tollgate.example/tollgate => ../
-	tollgate.example/tollgate/gin => ../gin
+	tollgate-limiter => ../
+	tollgate-limiter/gin => ../gin
 )
 
 require (
 	github.com/gin-gonic/gin v1.12.0
 	github.com/go-redis/redis_rate/v10 v10.0.1
 	github.com/redis/go-redis/v9 v9.23.0
-	tollgate.example/tollgate v0.0.0
-	tollgate.example/tollgate/gin v0.0.0-00010101000000-000000000000
+	tollgate-limiter v0.0.0
+	tollgate-limiter/gin v0.0.0-00010101000000-000000000000
 )
 
 require (

@@ -12,18 +12,18 @@ import (
 	"sync"
 )
 
-// load sends requests over connections that stay open, and requires 200 each time.
-func load(address string, connections, requests int) error {
+// load sends requests over connections that stay open, and requires the status each time.
+func load(address string, connections, requests, status int) error {
 	var all sync.WaitGroup
 	failures := make([]error, connections)
 	for i := range connections {
-		all.Go(func() { failures[i] = loadOne(address, requests/connections) })
+		all.Go(func() { failures[i] = loadOne(address, requests/connections, status) })
 	}
 	all.Wait()
 	return errors.Join(failures...)
 }
 
-func loadOne(address string, requests int) error {
+func loadOne(address string, requests, status int) error {
 	connection, err := net.Dial("tcp", address)
 	if err != nil {
 		return err
@@ -34,14 +34,14 @@ func loadOne(address string, requests int) error {
 		if _, err := io.WriteString(connection, "GET / HTTP/1.1\r\nHost: bench\r\n\r\n"); err != nil {
 			return err
 		}
-		if err := readResponse(reader); err != nil {
+		if err := readResponse(reader, status); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func readResponse(reader *textproto.Reader) error {
+func readResponse(reader *textproto.Reader, want int) error {
 	status, err := reader.ReadLine()
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func readResponse(reader *textproto.Reader) error {
 			}
 		}
 	}
-	if !strings.HasPrefix(status, "HTTP/1.1 200") {
+	if !strings.HasPrefix(status, "HTTP/1.1 "+strconv.Itoa(want)) {
 		return fmt.Errorf("the server answers %s", status)
 	}
 	_, err = reader.R.Discard(length)

@@ -64,13 +64,16 @@ func startBackends() (*backends, error) {
 		return nil, err
 	}
 	binary := environment("TOLLGATE_BIN", "../../../target/release/tollgate")
-	node, err := start(nodeAddress, binary, "serve", "--listen", nodeAddress, "--config", "bench.yaml")
+	node, err := start(nodeAddress, binary, "serve", "--listen", nodeAddress, "--config", "bench.yaml",
+		"--store", "redis://"+redisAddress)
 	if err != nil {
 		redis.stop()
 		return nil, err
 	}
 	return &backends{node, redis}, nil
 }
+
+func (b *backends) cpu() time.Duration { return b.node.cpu() + b.redis.cpu() }
 
 func (b *backends) stop() {
 	b.node.stop()

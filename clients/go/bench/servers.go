@@ -13,8 +13,8 @@ import (
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
 
-	"tollgate.example/tollgate"
-	tollgategin "tollgate.example/tollgate/gin"
+	"tollgate-limiter"
+	tollgategin "tollgate-limiter/gin"
 )
 
 // unlimited is the limit of bench.yaml in the terms of redis_rate.
@@ -46,12 +46,12 @@ func netServer(limiter, node, redisAddress string) (http.Handler, error) {
 		_, _ = io.WriteString(w, "hello")
 	})
 	switch limiter {
-	case "tollgate":
+	case "tollgate", "denied":
 		client, err := newClient(node)
 		if err != nil {
 			return nil, err
 		}
-		return client.Middleware(tollgate.Limit{OnFailure: tollgate.Closed})(hello), nil
+		return client.Middleware(tollgate.Limit{Policy: policyOf(limiter), OnFailure: tollgate.Closed})(hello), nil
 	case "redis_rate":
 		limiter := newLimiter(redisAddress)
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -70,12 +70,12 @@ func ginServer(limiter, node, redisAddress string) (http.Handler, error) {
 		return nil, err
 	}
 	switch limiter {
-	case "tollgate":
+	case "tollgate", "denied":
 		client, err := newClient(node)
 		if err != nil {
 			return nil, err
 		}
-		engine.Use(tollgategin.Middleware(client, tollgategin.Limit{OnFailure: tollgate.Closed}))
+		engine.Use(tollgategin.Middleware(client, tollgategin.Limit{Policy: policyOf(limiter), OnFailure: tollgate.Closed}))
 	case "redis_rate":
 		limiter := newLimiter(redisAddress)
 		engine.Use(func(c *gin.Context) {
@@ -86,6 +86,13 @@ func ginServer(limiter, node, redisAddress string) (http.Handler, error) {
 	}
 	engine.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
 	return engine, nil
+}
+
+func policyOf(limiter string) string {
+	if limiter == "denied" {
+		return "denied"
+	}
+	return "default"
 }
 
 func newClient(node string) (*tollgate.Client, error) {

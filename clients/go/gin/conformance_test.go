@@ -6,9 +6,9 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"tollgate.example/tollgate"
-	tollgategin "tollgate.example/tollgate/gin"
-	"tollgate.example/tollgate/internal/conformance"
+	"tollgate-limiter"
+	tollgategin "tollgate-limiter/gin"
+	"tollgate-limiter/internal/conformance"
 )
 
 func TestMain(m *testing.M) {

@@ -6,8 +6,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"tollgate.example/tollgate"
-	tollgategin "tollgate.example/tollgate/gin"
+	"tollgate-limiter"
+	tollgategin "tollgate-limiter/gin"
 )
 
 func Example() {

@@ -3,7 +3,7 @@ package tollgategin_test
 import (
 	"testing"
 
-	"tollgate.example/tollgate/internal/conformance"
+	"tollgate-limiter/internal/conformance"
 )
 
 func TestMiddlewareOutlivesItsNode(t *testing.T) { conformance.RunFaults(t, hello) }

@@ -1,10 +1,10 @@
-module tollgate.example/tollgate/gin
+module tollgate-limiter/gin
 
 go 1.25.0
 
 require (
 	github.com/gin-gonic/gin v1.12.0
-	tollgate.example/tollgate v0.0.0
+	tollgate-limiter v0.0.0
 )
 
 require (
@@ -39,4 +39,4 @@ require (
 	google.golang.org/protobuf v1.36.10 // indirect
 )
 
-replace tollgate.example/tollgate => ../
+replace tollgate-limiter => ../

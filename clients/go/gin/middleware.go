@@ -4,37 +4,51 @@
 //
 // The default key is [gin.Context.ClientIP]. A new engine trusts every peer to set that address by
 // X-Forwarded-For. Call [gin.Engine.SetTrustedProxies] with your proxies, or with nil.
+//
+// [tollgate.DecisionOf] returns the decision for the context of c.Request.
 package tollgategin
 
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 
-	"tollgate.example/tollgate"
+	"tollgate-limiter"
+	"tollgate-limiter/internal/address"
 )
 
 // Limit configures the middleware as [tollgate.Limit] does, by functions of Gin's context.
 type Limit struct {
 	// Policy is a configured policy; empty means "default".
 	Policy string
+	// PolicyOf returns the policy of a request. The default, also for an empty policy, is Policy.
+	PolicyOf func(*gin.Context) string
 	// Key returns the partition key of a request. The default, also for an empty key, is ClientIP.
 	Key func(*gin.Context) string
-	// Cost returns the units of a request; the default is 1.
+	// Cost returns the units of a request; the default is 1. A request of cost 0 with Drain looks.
 	Cost func(*gin.Context) int64
+	// Look denies a request if its cost does not fit, and charges nothing. Drain charges afterwards.
+	Look bool
+	// Once charges a request once, also if a connection breaks. It costs a record in the store.
+	Once bool
 	// Skip reports whether a request passes uncounted.
 	Skip func(*gin.Context) bool
 	// Drain returns units that are known only after the handlers, for example by c.Writer.Size.
 	// They count as far as they fit.
 	Drain func(*gin.Context) int64
+	// Refund reports after the handlers whether the request gets its charge back, for example by
+	// c.Writer.Status.
+	Refund func(*gin.Context) bool
 	// OnFailure is [tollgate.Open] or [tollgate.Closed], for requests without a decision.
 	OnFailure tollgate.Failure
 	// Status is that of a denial; the default is 429.
 	Status int
 	// Body returns the body of a denial and its content type. The default is a problem document.
 	Body func(*gin.Context, *tollgate.Answer) (contentType, body string)
-	// OnError gets each failure. The context may have ended, since drains follow the response.
+	// OnError gets each failure. The context may have ended, since drains and refunds follow the
+	// response.
 	OnError func(context.Context, error)
 }
 
@@ -48,8 +62,8 @@ func Text(text string) func(*gin.Context, *tollgate.Answer) (string, string) {
 func Middleware(client *tollgate.Client, limit Limit) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		passed := false
-		next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-			passed = true
+		next := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			passed, c.Request = true, r
 			c.Next()
 		})
 		client.Middleware(limit.of(c))(next).ServeHTTP(c.Writer, c.Request)
@@ -61,16 +75,11 @@ func Middleware(client *tollgate.Client, limit Limit) gin.HandlerFunc {
 
 // of binds the functions to the context of one request.
 func (l *Limit) of(c *gin.Context) tollgate.Limit {
-	bound := tollgate.Limit{Policy: l.Policy, OnFailure: l.OnFailure, Status: l.Status, OnError: l.OnError}
-	bound.Key = func(*http.Request) string { return l.key(c) }
-	if l.Cost != nil {
-		bound.Cost = func(*http.Request) int64 { return l.Cost(c) }
-	}
-	if l.Skip != nil {
-		bound.Skip = func(*http.Request) bool { return l.Skip(c) }
-	}
-	if l.Drain != nil {
-		bound.Drain = func(*http.Request, tollgate.Response) int64 { return l.Drain(c) }
+	bound := tollgate.Limit{
+		Policy: l.Policy, Look: l.Look, Once: l.Once, OnFailure: l.OnFailure, Status: l.Status, OnError: l.OnError,
+		PolicyOf: onRequest(l.PolicyOf, c), Key: onRequest(l.Key, c), Cost: onRequest(l.Cost, c),
+		Skip: onRequest(l.Skip, c), Drain: onResponse(l.Drain, c), Refund: onResponse(l.Refund, c),
+		Address: func(*http.Request) string { return clientIP(c) },
 	}
 	if l.Body != nil {
 		bound.Body = func(_ *http.Request, answer *tollgate.Answer) (string, string) { return l.Body(c, answer) }
@@ -78,11 +87,35 @@ func (l *Limit) of(c *gin.Context) tollgate.Limit {
 	return bound
 }
 
-func (l *Limit) key(c *gin.Context) string {
-	if l.Key != nil {
-		if key := l.Key(c); key != "" {
-			return key
+func onRequest[T any](option func(*gin.Context) T, c *gin.Context) func(*http.Request) T {
+	if option == nil {
+		return nil
+	}
+	return func(*http.Request) T { return option(c) }
+}
+
+func onResponse[T any](option func(*gin.Context) T, c *gin.Context) func(*http.Request, tollgate.Response) T {
+	if option == nil {
+		return nil
+	}
+	return func(*http.Request, tollgate.Response) T { return option(c) }
+}
+
+// clientIP shows Gin addresses without ports and zones. Gin reads no others, and would return the
+// address of a proxy for each of its clients.
+func clientIP(c *gin.Context) string {
+	original := c.Request
+	defer func() { c.Request = original }()
+	plain := *original
+	if strings.Contains(plain.RemoteAddr, "%") {
+		plain.RemoteAddr = "[" + address.Plain(plain.RemoteAddr) + "]:0"
+	}
+	for _, name := range []string{"X-Forwarded-For", "X-Real-Ip"} {
+		if strings.ContainsAny(strings.Join(plain.Header[name], ""), ":%[") {
+			plain.Header = plain.Header.Clone()
+			plain.Header[name] = []string{strings.Join(address.List(original.Header, name), ",")}
 		}
 	}
+	c.Request = &plain
 	return c.ClientIP()
 }

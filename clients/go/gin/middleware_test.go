@@ -8,9 +8,9 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"tollgate.example/tollgate"
-	tollgategin "tollgate.example/tollgate/gin"
-	"tollgate.example/tollgate/internal/testnode"
+	"tollgate-limiter"
+	tollgategin "tollgate-limiter/gin"
+	"tollgate-limiter/internal/testnode"
 )
 
 func TestADeniedRequestReachesNoFurtherHandler(t *testing.T) {

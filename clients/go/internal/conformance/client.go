@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"tollgate.example/tollgate"
+	"tollgate-limiter"
 )
 
 type step struct {

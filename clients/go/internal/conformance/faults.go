@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"tollgate.example/tollgate/internal/testnode"
+	"tollgate-limiter/internal/testnode"
 )
 
 const (

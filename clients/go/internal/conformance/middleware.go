@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"tollgate.example/tollgate"
+	"tollgate-limiter"
 )
 
 // Build returns an application that answers `hello`, behind the middleware under test.

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"tollgate.example/tollgate/internal/testnode"
+	"tollgate-limiter/internal/testnode"
 )
 
 // nodes are the two real nodes of all cases.

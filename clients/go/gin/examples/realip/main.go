@@ -14,8 +14,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"tollgate.example/tollgate"
-	tollgategin "tollgate.example/tollgate/gin"
+	"tollgate-limiter"
+	tollgategin "tollgate-limiter/gin"
 )
 
 func main() {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"tollgate.example/tollgate"
-	"tollgate.example/tollgate/internal/testnode"
+	"tollgate-limiter"
+	"tollgate-limiter/internal/testnode"
 )
 
 const trusted = "127.0.0.1"
