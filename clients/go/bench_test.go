@@ -1,6 +1,9 @@
 package tollgate_test
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -39,3 +42,36 @@ func check(b *testing.B, client *tollgate.Client) {
 		b.Error(answer, err)
 	}
 }
+
+// The second row is the cost of a denial that the client remembers, the first one that of a handler
+// without a limit.
+func BenchmarkDenial(b *testing.B) {
+	node := testnode.Start(b, "go/bench/bench.yaml")
+	client, err := tollgate.New(tollgate.Options{
+		Nodes: []string{node.URL()}, Deadline: 5 * time.Second, DenialCache: time.Hour,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
+	limited := client.Middleware(tollgate.Limit{Policy: "denied"})(hello)
+	for range 10 {
+		limited.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+	}
+	for name, handler := range map[string]http.Handler{"alone": hello, "denied": limited} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			request := httptest.NewRequest(http.MethodGet, "/", nil)
+			for b.Loop() {
+				handler.ServeHTTP(discard{http.Header{}}, request)
+			}
+		})
+	}
+}
+
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header                { return d.header }
+func (discard) Write(body []byte) (int, error)       { return len(body), nil }
+func (discard) WriteString(text string) (int, error) { return len(text), nil }
+func (discard) WriteHeader(int)                      {}

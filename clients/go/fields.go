@@ -29,7 +29,8 @@ func (d *Decision) SetFields(header http.Header) {
 	if d.Quota == nil || d.Remaining == nil || d.ResetAfterMS == nil {
 		return
 	}
-	var policy, limit []byte
+	var policy []byte
+	limit := make([]byte, 0, 64)
 	if len(d.Quotas) == 0 {
 		name := d.nameBeside(header, *d.Quota)
 		limit = appendItem(limit, name, "r", *d.Remaining, "t", min(seconds(*d.ResetAfterMS), latest))

@@ -87,9 +87,12 @@ func (c *Client) serve(limit *Limit, w http.ResponseWriter, r *http.Request, nex
 		return
 	}
 	check := limit.check(c, r)
-	answer, err := c.decide(traced(r), check)
-	if err != nil && limit.failed(w, r, err) {
-		return
+	answer := c.denials.fresh(&check)
+	if answer == nil {
+		var err error
+		if answer, err = c.decide(traced(r), check); err != nil && limit.failed(w, r, err) {
+			return
+		}
 	}
 	if answer != nil {
 		answer.SetFields(w.Header())
@@ -158,7 +161,7 @@ func (l *Limit) report(ctx context.Context, err error) {
 
 func (l *Limit) deny(w http.ResponseWriter, r *http.Request, answer *Answer) {
 	if l.Body == nil {
-		denialDocument(l.Status, answer).write(w)
+		denied(l.Status, answer).write(w)
 		return
 	}
 	contentType, body := l.Body(r, answer)
