@@ -52,18 +52,12 @@ func ForwardedIP(proxies ...string) (func(*http.Request) string, error) {
 
 const forwardedFor = "X-Forwarded-For"
 
-// keyOfAddress returns the address of a key such as `203.0.113.7:51234` or `fe80::1%eth0`. A port is
-// another one on each connection, so that such keys would never reach a limit.
-func (w *warnings) keyOfAddress(key string) string {
-	if _, err := netip.ParseAddrPort(key); err != nil && !strings.ContainsAny(key, "%[") {
-		return key
+// key warns of a key that is an address with a port or a zone.
+func (w *warnings) key(key string) {
+	if plain := address.Plain(key); plain != key && !strings.HasPrefix(key, "::ffff:") {
+		w.once("key", "the key "+key+" is an address with a port or a zone. Each connection has another port, "+
+			"and so a limit of its own: return "+plain+" from Limit.Key")
 	}
-	plain := address.Plain(key)
-	if plain != key {
-		w.once("address", "the key "+key+" is an address with a port or a zone: the limit counts "+plain+
-			". Return the address alone from Limit.Key")
-	}
-	return plain
 }
 
 // proxied warns if a proxy names its clients, and the key is the address of the proxy.
@@ -72,7 +66,7 @@ func (w *warnings) proxied(r *http.Request, key string) {
 	if len(hops) == 0 && r.Header["Forwarded"] == nil || slices.Contains(hops, key) {
 		return
 	}
-	w.once("proxy", "a request by a proxy has the key "+key+", the address of the peer, so that all clients "+
-		"of the proxy share a limit. Set the framework's trusted proxies, or Limit.Address to "+
-		"tollgate.ForwardedIP with the addresses of the proxies")
+	w.once("proxy", "requests have X-Forwarded-For or Forwarded, but no proxy is trusted, so that all clients "+
+		"behind one count as one: set Limit.Address to tollgate.ForwardedIP with the addresses of the proxies, "+
+		"in Gin the engine's trusted proxies, or set Limit.Key")
 }

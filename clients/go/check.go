@@ -80,8 +80,8 @@ func (c *Check) identify(deadline time.Duration) {
 	}
 	c.ID = rand.Text()
 	if c.IDTTLMS == 0 {
-		const rest = 11 * time.Second // one second rounds the deadline up
-		c.IDTTLMS = (deadline + rest).Truncate(time.Second).Milliseconds()
+		const rest = 10 * time.Second
+		c.IDTTLMS = (deadline + rest + time.Millisecond - 1).Milliseconds()
 	}
 }
 

@@ -227,7 +227,7 @@ func (c *Client) reply(ctx context.Context, call *call) (*response, error) {
 			continue
 		}
 		end := c.share(until, c.nodes[i+1:], call)
-		share := time.Until(end.until)
+		share := time.Until(end.until).Round(time.Millisecond)
 		reply, err := node.ask(ctx, end, call)
 		if err == nil {
 			return reply, nil

@@ -15,20 +15,22 @@ func TestMiddlewarePassesTheSharedCases(t *testing.T) { conformance.RunMiddlewar
 
 // hello answers every request behind the middleware of net/http.
 func hello(client *tollgate.Client, options conformance.Options) http.Handler {
-	limit := tollgate.Limit{Policy: options.Policy, Status: options.Status, OnFailure: options.Failure()}
-	if name := options.Key.Name; name != "" {
-		limit.Key = func(r *http.Request) string { return r.Header.Get(name) }
+	limit := tollgate.Limit{
+		Look: options.Look, Once: options.Once, Status: options.Status, OnFailure: options.Failure(),
+		PolicyOf: func(r *http.Request) string { return options.Policy.Of(r.Header) },
+		Key:      func(r *http.Request) string { return options.Key.Of(r.Header) },
+		Skip:     func(r *http.Request) bool { return options.Skip.Of(r.Header) != "" },
 	}
-	if name := options.Cost.Name; name != "" {
-		limit.Cost = func(r *http.Request) int64 { return conformance.Number(r.Header.Get(name)) }
+	if options.Cost.Given() {
+		limit.Cost = func(r *http.Request) int64 { return conformance.Number(options.Cost.Of(r.Header)) }
 	}
-	if name := options.Skip.Name; name != "" {
-		limit.Skip = func(r *http.Request) bool { return r.Header.Get(name) != "" }
-	}
-	if name := options.Drain.Name; name != "" {
+	if options.Drain.Given() {
 		limit.Drain = func(r *http.Request, _ tollgate.Response) int64 {
-			return conformance.Number(r.Header.Get(name))
+			return conformance.Number(options.Drain.Of(r.Header))
 		}
+	}
+	if options.Refund.Given() {
+		limit.Refund = func(r *http.Request, _ tollgate.Response) bool { return options.Refund.Of(r.Header) != "" }
 	}
 	if options.Body != "" {
 		limit.Body = tollgate.Text(options.Body)

@@ -59,7 +59,7 @@ func Text(text string) func(*http.Request, *Answer) (string, string) {
 }
 
 // Middleware returns a middleware that passes a request on if its check is allowed. The request's
-// context has the decision: see [DecisionOf].
+// context has the decision: see [FromContext].
 func (c *Client) Middleware(limit Limit) func(http.Handler) http.Handler {
 	limit.Status = cmp.Or(limit.Status, http.StatusTooManyRequests)
 	if limit.Address == nil {
@@ -74,9 +74,9 @@ func (c *Client) Middleware(limit Limit) func(http.Handler) http.Handler {
 
 type decisionKey struct{}
 
-// DecisionOf returns the decision of the innermost middleware that let a request pass. It is nil if
+// FromContext returns the decision of the innermost middleware that let a request pass. It is nil if
 // the request was skipped, or passed without a decision.
-func DecisionOf(ctx context.Context) *Answer {
+func FromContext(ctx context.Context) *Answer {
 	answer, _ := ctx.Value(decisionKey{}).(*Answer)
 	return answer
 }
@@ -115,7 +115,8 @@ func (l *Limit) check(c *Client, r *http.Request) Check {
 		check.Policy = cmp.Or(l.PolicyOf(r), l.Policy)
 	}
 	if l.Key != nil {
-		check.Key = SafeKey(c.warnings.keyOfAddress(l.Key(r)))
+		check.Key = SafeKey(l.Key(r))
+		c.warnings.key(check.Key)
 	}
 	if check.Key == "" {
 		check.Key = l.Address(r)

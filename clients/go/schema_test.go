@@ -184,7 +184,7 @@ func membersOf(got reflect.Type) map[string]reflect.StructField {
 	members := map[string]reflect.StructField{}
 	for _, field := range reflect.VisibleFields(got) {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if !field.Anonymous && name != "" && len(field.Index) <= 3 {
+		if !field.Anonymous && name != "" && name != "-" && len(field.Index) <= 3 {
 			members[name] = field
 		}
 	}

@@ -30,18 +30,22 @@ func hello(client *tollgate.Client, options conformance.Options) http.Handler {
 }
 
 func limitOf(options conformance.Options) tollgategin.Limit {
-	limit := tollgategin.Limit{Policy: options.Policy, Status: options.Status, OnFailure: options.Failure()}
-	if name := options.Key.Name; name != "" {
-		limit.Key = func(c *gin.Context) string { return c.GetHeader(name) }
+	limit := tollgategin.Limit{
+		Look: options.Look, Once: options.Once, Status: options.Status, OnFailure: options.Failure(),
+		PolicyOf: func(c *gin.Context) string { return options.Policy.Of(c.Request.Header) },
+		Key:      func(c *gin.Context) string { return options.Key.Of(c.Request.Header) },
+		Skip:     func(c *gin.Context) bool { return options.Skip.Of(c.Request.Header) != "" },
 	}
-	if name := options.Cost.Name; name != "" {
-		limit.Cost = func(c *gin.Context) int64 { return conformance.Number(c.GetHeader(name)) }
+	if options.Cost.Given() {
+		limit.Cost = func(c *gin.Context) int64 { return conformance.Number(options.Cost.Of(c.Request.Header)) }
 	}
-	if name := options.Skip.Name; name != "" {
-		limit.Skip = func(c *gin.Context) bool { return c.GetHeader(name) != "" }
+	if options.Drain.Given() {
+		limit.Drain = func(c *gin.Context) int64 {
+			return conformance.Number(options.Drain.Of(c.Request.Header))
+		}
 	}
-	if name := options.Drain.Name; name != "" {
-		limit.Drain = func(c *gin.Context) int64 { return conformance.Number(c.GetHeader(name)) }
+	if options.Refund.Given() {
+		limit.Refund = func(c *gin.Context) bool { return options.Refund.Of(c.Request.Header) != "" }
 	}
 	if options.Body != "" {
 		limit.Body = tollgategin.Text(options.Body)

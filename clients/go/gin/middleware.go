@@ -5,7 +5,7 @@
 // The default key is [gin.Context.ClientIP]. A new engine trusts every peer to set that address by
 // X-Forwarded-For. Call [gin.Engine.SetTrustedProxies] with your proxies, or with nil.
 //
-// [tollgate.DecisionOf] returns the decision for the context of c.Request.
+// [tollgate.FromContext] returns the decision for the context of c.Request.
 package tollgategin
 
 import (

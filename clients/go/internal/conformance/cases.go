@@ -2,8 +2,10 @@
 package conformance
 
 import (
+	"cmp"
 	"encoding/json"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -44,21 +46,43 @@ type Options struct {
 	Coalesce   *bool  `json:"coalesce"`
 	Token      string `json:"token"`
 	CAFile     string `json:"ca_file"`
+	// DenialCacheMS is 0 for a client without one.
+	DenialCacheMS *int `json:"denial_cache_ms"`
 
-	Policy    string `json:"policy"`
+	Policy    Header `json:"policy"`
 	Key       Header `json:"key"`
 	Cost      Header `json:"cost"`
+	Look      bool   `json:"look"`
+	Once      bool   `json:"once"`
 	Skip      Header `json:"skip"`
 	Drain     Header `json:"drain"`
+	Refund    Header `json:"refund"`
 	OnFailure string `json:"on_failure"`
 	Status    int    `json:"status"`
 	Body      string `json:"body"`
 }
 
-// Header is a function of a request: the value of the named header.
+// Header is a function of a request: the value of the named header, or else a constant.
 type Header struct {
-	Name string `json:"header"`
+	Name  string `json:"header"`
+	Const string `json:"-"`
 }
+
+// UnmarshalJSON reads a text or a number as a constant.
+func (h *Header) UnmarshalJSON(text []byte) error {
+	type plain Header
+	if text[0] == '{' {
+		return json.Unmarshal(text, (*plain)(h))
+	}
+	h.Const = strings.Trim(string(text), `"`)
+	return nil
+}
+
+// Given reports whether a case has the option.
+func (h Header) Given() bool { return h != Header{} }
+
+// Of returns the value for a request with these headers.
+func (h Header) Of(header http.Header) string { return cmp.Or(h.Const, header.Get(h.Name)) }
 
 // Number returns the value as a number; a missing one is 0.
 func Number(value string) int64 {
@@ -85,6 +109,9 @@ func (o Options) client(t *testing.T, nodes []string) *tollgate.Client {
 	}
 	if o.DeadlineMS > 0 {
 		options.Deadline = time.Duration(o.DeadlineMS) * time.Millisecond
+	}
+	if o.DenialCacheMS != nil {
+		options.DenialCache = cmp.Or(time.Duration(*o.DenialCacheMS)*time.Millisecond, -1)
 	}
 	if o.CAFile != "" {
 		options.CAFile = filepath.Join(testnode.Clients(t), o.CAFile)
@@ -127,15 +154,20 @@ func fill(t *testing.T, raw []json.RawMessage) []testCase {
 	return filled
 }
 
-// skipWithoutDrain skips a case that the node is too old for.
-func (c testCase) skipWithoutDrain(t *testing.T, nodes *nodes) {
+// skipWithout skips a case that the node is too old for.
+func (c testCase) skipWithout(t *testing.T, nodes *nodes) {
 	t.Helper()
-	if c.Needs != "drain" {
+	checks := map[string]tollgate.Check{
+		"look":      {Key: "probe", Look: true},
+		"id_ttl_ms": {Key: "probe", ID: "probe", IDTTLMS: 1000},
+		"drain":     {Key: "probe", Cost: tollgate.Cost(0), Over: tollgate.Drain},
+	}
+	check, needed := checks[c.Needs]
+	if !needed {
 		return
 	}
 	client := Options{}.client(t, []string{nodes.plain.URL()})
-	check := tollgate.Check{Key: c.Name, Cost: tollgate.Cost(0), Over: tollgate.Drain}
 	if _, err := client.Check(t.Context(), check); err != nil {
-		t.Skipf("this node knows no drain: %v", err)
+		t.Skipf("this node knows no %s: %v", c.Needs, err)
 	}
 }

@@ -24,6 +24,7 @@ type step struct {
 	Concurrently int             `json:"concurrently"`
 	Allowed      int64           `json:"allowed"`
 	Together     []step          `json:"together"`
+	Stop         bool            `json:"stop"`
 }
 
 type failure struct {
@@ -38,10 +39,15 @@ func RunClient(t *testing.T) {
 	nodes := startNodes(t)
 	for _, testCase := range read(t).Client {
 		t.Run(testCase.Name, func(t *testing.T) {
-			testCase.skipWithoutDrain(t, nodes)
+			testCase.skipWithout(t, nodes)
 			urls, proxy := nodes.list(t, testCase.Nodes)
 			client := testCase.Options.client(t, urls)
 			for _, step := range testCase.Steps {
+				if step.Stop {
+					proxy.server.CloseClientConnections()
+					proxy.server.Listener.Close()
+					continue
+				}
 				step.run(t, client)
 			}
 			if proxy != nil {
@@ -171,10 +177,12 @@ func checkOf(t *testing.T, with json.RawMessage) tollgate.Check {
 	var body struct {
 		tollgate.Check
 		Quotas []string `json:"quotas"`
+		Once   bool     `json:"once"`
 	}
 	if err := json.Unmarshal(with, &body); err != nil {
 		t.Error(err)
 	}
+	body.Check.Once = body.Once
 	for _, text := range body.Quotas {
 		number, window, _ := strings.Cut(text, " per ")
 		limit, err := strconv.ParseInt(number, 10, 64)

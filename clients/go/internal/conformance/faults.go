@@ -39,7 +39,7 @@ func RunFaults(t *testing.T, build Build) {
 
 func runFault(t *testing.T, build Build, mode string, fail, back func(*testing.T, *testnode.Node)) {
 	node := testnode.Start(t, "cases.yaml")
-	options := Options{DeadlineMS: int(deadline.Milliseconds()), Policy: "thousand", OnFailure: mode}
+	options := Options{DeadlineMS: int(deadline.Milliseconds()), Policy: Header{Const: "thousand"}, OnFailure: mode}
 	server := httptest.NewServer(build(options.client(t, []string{node.URL()}), options))
 	defer server.Close()
 	load := startLoad(t, server.URL)

@@ -41,7 +41,7 @@ func RunMiddleware(t *testing.T, build Build) {
 	nodes := startNodes(t)
 	for _, testCase := range read(t).Middleware {
 		t.Run(testCase.Name, func(t *testing.T) {
-			testCase.skipWithoutDrain(t, nodes)
+			testCase.skipWithout(t, nodes)
 			for _, counter := range testCase.Reset {
 				nodes.plain.Reset(t, counter.Policy, counter.Key)
 			}

@@ -3,6 +3,7 @@ package conformance
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -69,6 +70,7 @@ type proxy struct {
 	lossy       bool
 	paths       []string
 	headers     []http.Header
+	checks      []any
 	connections int
 }
 
@@ -112,12 +114,28 @@ func (p *proxy) forward(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.recordChecks(body)
 	request, err := http.NewRequestWithContext(r.Context(), r.Method, p.target+r.URL.RequestURI(), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	request.Header = r.Header.Clone()
 	return http.DefaultClient.Do(request)
+}
+
+// recordChecks keeps the checks of a call. A batch has several, and a call without a body an empty one.
+func (p *proxy) recordChecks(body []byte) {
+	var content map[string]any
+	if json.Unmarshal(body, &content) != nil {
+		content = map[string]any{}
+	}
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if checks, batch := content["checks"].([]any); batch {
+		p.checks = append(p.checks, checks...)
+	} else {
+		p.checks = append(p.checks, content)
+	}
 }
 
 // record reports whether the answer gets lost.
@@ -137,6 +155,7 @@ type seen struct {
 	Headers     map[string]string `json:"headers"`
 	SomePath    string            `json:"some_path"`
 	EveryPath   string            `json:"every_path"`
+	Checks      []any             `json:"checks"`
 }
 
 func (p *proxy) verify(t *testing.T, want *seen) {
@@ -148,6 +167,9 @@ func (p *proxy) verify(t *testing.T, want *seen) {
 	defer p.mutex.Unlock()
 	match(t, "calls", want.Calls, float64(len(p.paths)))
 	match(t, "connections", want.Connections, float64(p.connections))
+	if want.Checks != nil {
+		match(t, "checks", want.Checks, p.checks)
+	}
 	// An absent header and null are both an empty text here.
 	for name, value := range want.Headers {
 		for _, headers := range p.headers {
