@@ -167,7 +167,7 @@ func TestADenialByTheStoreIsNotRemembered(t *testing.T) {
 
 func TestMostDenialsOfAnExhaustedKeyNeedNoStore(t *testing.T) {
 	const requests = 2000
-	node := testnode.Start(t, "cases.yaml", "--store", testnode.StartRedis(t))
+	node := testnode.Start(t, "cases.yaml", "--store", testnode.StartRedis(t).URL)
 	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}})
 	sources := map[tollgate.Source]int{}
 	for range requests {
@@ -184,7 +184,7 @@ func TestMostDenialsOfAnExhaustedKeyNeedNoStore(t *testing.T) {
 
 func TestMostChecksOfALeaseNeedNoStore(t *testing.T) {
 	const requests = 2000
-	node := testnode.Start(t, "go/testdata/lease.yaml", "--store", testnode.StartRedis(t))
+	node := testnode.Start(t, "go/testdata/lease.yaml", "--store", testnode.StartRedis(t).URL)
 	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}})
 	leased := 0
 	for range requests {

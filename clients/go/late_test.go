@@ -2,7 +2,7 @@ package tollgate_test
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -18,7 +18,7 @@ import (
 // The server, its callers and the node share the processors, so that each of them is late at times.
 func TestALimitIsExactAt512ConnectionsWithTheDefaultDeadline(t *testing.T) {
 	const limit, connections, requests, runs = 1000, 512, 4, 10
-	store := testnode.StartRedis(t)
+	store := testnode.StartRedis(t).URL
 	node := testnode.Start(t, "go/testdata/patient.yaml", "--store", store)
 	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}})
 	var failures atomic.Int64
@@ -58,5 +58,55 @@ func TestALimitIsExactAt512ConnectionsWithTheDefaultDeadline(t *testing.T) {
 	}
 }
 
-var _ = errors.Is
-var _ = time.Second
+// Each caller has keys of its own and one that is exhausted.
+func TestAFrozenStoreLetsNoRequestPassWithoutTheNode(t *testing.T) {
+	for _, policy := range []string{"deny", "local"} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			freezeStore(t, policy)
+		})
+	}
+}
+
+func freezeStore(t *testing.T, policy string) {
+	const frozen, callers = 10 * time.Second, 64
+	store := testnode.StartRedis(t)
+	node := testnode.Start(t, "go/testdata/frozen.yaml", "--store", store.URL)
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}})
+	var away, uncounted, answers atomic.Int64
+	handler := client.Middleware(tollgate.Limit{
+		Policy:  policy,
+		Key:     func(r *http.Request) string { return r.URL.Path },
+		OnError: func(_ context.Context, err error) { t.Log(err) },
+	})(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		answer := tollgate.FromContext(r.Context())
+		if answer == nil || away.Load() > 0 && policy == "deny" && answer.Source != tollgate.SourceStore {
+			uncounted.Add(1)
+		}
+	}))
+	ask := func(path string) {
+		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil))
+		answers.Add(1)
+	}
+	for range 10 {
+		ask("/exhausted")
+	}
+	store.Freeze(t)
+	away.Store(1)
+	until := time.Now().Add(frozen)
+	var all sync.WaitGroup
+	for caller := range callers {
+		all.Go(func() {
+			for i := 0; time.Now().Before(until); i++ {
+				ask("/exhausted")
+				ask(fmt.Sprintf("/%d/%d", caller, i/10))
+			}
+		})
+	}
+	all.Wait()
+	store.Thaw(t)
+	if n := uncounted.Load(); n > 0 {
+		t.Errorf("%d of %d requests passed without a decision of the node", n, answers.Load())
+	}
+	t.Logf("%d requests", answers.Load())
+}

@@ -1,12 +1,14 @@
 package tollgate_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +23,9 @@ func TestRemoteIPIsTheAddressOfThePeer(t *testing.T) {
 		"[2001:db8::1]:1234":        "2001:db8::1",
 		"[::ffff:203.0.113.7]:1234": "203.0.113.7",
 		"[fe80::1%eth0]:1234":       "fe80::1",
+		"fe80::1%eth0":              "fe80::1",
+		"203.0.113.7":               "203.0.113.7",
+		"[::1]":                     "::1",
 		"@":                         "",
 	} {
 		if got := tollgate.RemoteIP(&http.Request{RemoteAddr: peer}); got != want {
@@ -72,20 +77,59 @@ func TestFailuresReachOnError(t *testing.T) {
 	}
 }
 
-// The node counts drains only if it knows them. Each other one reports an error here.
-func TestADrainFollowsTheResponseAndClosingWaitsForIt(t *testing.T) {
-	var got tollgate.Response
-	failures := make(chan error, 1)
-	node := testnode.Start(t, "cases.yaml")
-	client, err := tollgate.New(tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})
+func TestForwardedIPIsTheFirstAddressBeforeTheTrustedProxies(t *testing.T) {
+	address, err := tollgate.ForwardedIP("192.0.2.1", "10.0.0.0/8", "2001:db8::/32")
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, test := range []struct{ peer, forwarded, want string }{
+		{"192.0.2.1:80", "203.0.113.7", "203.0.113.7"},
+		{"192.0.2.1:80", "198.51.100.1, 203.0.113.7, 10.1.2.3", "203.0.113.7"},
+		{"192.0.2.1:80", "203.0.113.7:51234", "203.0.113.7"},
+		{"[2001:db8::1]:80", "[2a00::7]:443", "2a00::7"},
+		{"10.0.0.1:80", "fe80::1%eth0", "fe80::1"},
+		{"10.0.0.1:80", "::ffff:203.0.113.7", "203.0.113.7"},
+		{"192.0.2.1:80", "", "192.0.2.1"},
+		{"203.0.113.9:80", "203.0.113.7", "203.0.113.9"},
+		{"10.0.0.1:80", "10.0.0.2", "10.0.0.2"},
+	} {
+		request := &http.Request{RemoteAddr: test.peer, Header: http.Header{}}
+		if test.forwarded != "" {
+			request.Header["X-Forwarded-For"] = []string{test.forwarded}
+		}
+		if got := address(request); got != test.want {
+			t.Errorf("%+v: got %q", test, got)
+		}
+	}
+	if _, err := tollgate.ForwardedIP("10.0.0.0/99"); err == nil || !strings.Contains(err.Error(), "10.0.0.0/8") {
+		t.Error(err)
+	}
+}
+
+func TestAddressesWithAZoneCountUnderAPolicyForAddresses(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})
+	handler := client.Middleware(tollgate.Limit{Policy: "address", OnFailure: tollgate.Closed})(http.NotFoundHandler())
+	for i, want := range []int{http.StatusNotFound, http.StatusNotFound, http.StatusTooManyRequests} {
+		request := httptest.NewRequest(http.MethodGet, "/", nil)
+		request.RemoteAddr = []string{"[fe80::1%eth0]:1", "[fe80::1%2]:2", "[fe80::1]:3"}[i]
+		recorder := httptest.NewRecorder()
+		handler.ServeHTTP(recorder, request)
+		if recorder.Code != want {
+			t.Errorf("%s: want %d, got %d", request.RemoteAddr, want, recorder.Code)
+		}
+	}
+}
+
+func TestADrainFollowsTheResponseAndClosingWaitsForIt(t *testing.T) {
+	var got tollgate.Response
+	node := testnode.Start(t, "cases.yaml")
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})
 	limit := tollgate.Limit{
 		Policy:  "ten",
 		Key:     func(*http.Request) string { return "drained" },
 		Drain:   func(_ *http.Request, response tollgate.Response) int64 { got = response; return 4 },
-		OnError: func(_ context.Context, err error) { failures <- err },
+		OnError: func(_ context.Context, err error) { t.Error(err) },
 	}
 	server := httptest.NewServer(client.Middleware(limit)(http.HandlerFunc(
 		func(w http.ResponseWriter, _ *http.Request) {
@@ -101,16 +145,47 @@ func TestADrainFollowsTheResponseAndClosingWaitsForIt(t *testing.T) {
 	if got.Status != http.StatusCreated || got.Bytes != 8 {
 		t.Errorf("the drain saw %+v", got)
 	}
-	select {
-	case err := <-failures:
-		if !strings.Contains(err.Error(), "over") {
-			t.Error(err)
+	usage, err := client.Usage(t.Context(), tollgate.Check{Policy: "ten", Key: "drained"})
+	if err != nil || *usage.Remaining != 5 {
+		t.Errorf("usage after 1 and 4 units: %+v, %v", usage, err)
+	}
+}
+
+func TestARefundOfAPanicSeesAFailure(t *testing.T) {
+	for name, write := range map[string]int{"before a status": 0, "after a status": http.StatusOK} {
+		statuses := make(chan int, 1)
+		client := newClient(t, tollgate.Options{Nodes: []string{testnode.Start(t, "cases.yaml").URL()}, Deadline: 5 * time.Second})
+		handler := client.Middleware(tollgate.Limit{Refund: func(_ *http.Request, response tollgate.Response) bool {
+			statuses <- response.Status
+			return false
+		}})(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if write != 0 {
+				w.WriteHeader(write)
+			}
+			panic(http.ErrAbortHandler)
+		}))
+		func() {
+			defer func() { _ = recover() }()
+			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+		}()
+		if got, want := <-statuses, cmp.Or(write, http.StatusInternalServerError); got != want {
+			t.Errorf("%s: the refund saw %d, want %d", name, got, want)
 		}
-	default:
-		usage, err := client.Usage(t.Context(), tollgate.Check{Policy: "ten", Key: "drained"})
-		if err != nil || *usage.Remaining != 5 {
-			t.Errorf("usage after 1 and 4 units: %+v, %v", usage, err)
-		}
+	}
+}
+
+func TestAHandlerSeesTheDecision(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})
+	skip := func(r *http.Request) bool { return r.URL.Path == "/skipped" }
+	var seen []*tollgate.Answer
+	handler := client.Middleware(tollgate.Limit{Policy: "ten", Skip: skip})(http.HandlerFunc(
+		func(_ http.ResponseWriter, r *http.Request) { seen = append(seen, tollgate.FromContext(r.Context())) }))
+	for _, path := range []string{"/", "/skipped"} {
+		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, path, nil))
+	}
+	if seen[0] == nil || !seen[0].Allowed || *seen[0].Remaining != 9 || seen[1] != nil {
+		t.Errorf("the handlers saw %+v", seen)
 	}
 }
 
@@ -197,11 +272,21 @@ func TestTwoLimitsListTheirFieldsTogether(t *testing.T) {
 	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})
 	outer := client.Middleware(tollgate.Limit{Policy: "ten"})
 	inner := client.Middleware(tollgate.Limit{Policy: "thousand"})
-	server := httptest.NewServer(outer(inner(http.NotFoundHandler())))
+	other := client.Middleware(tollgate.Limit{})
+	server := httptest.NewServer(outer(other(inner(http.NotFoundHandler()))))
 	defer server.Close()
 	reply, _ := get(t, server.URL)
-	if fields := reply.Header.Values("RateLimit"); len(fields) != 2 {
-		t.Errorf("want the fields of both limits, got %v", fields)
+	for name, want := range map[string]string{
+		"RateLimit-Policy": `"1h";q=10;w=3600, "1m";q=2;w=60, "thousand/1h";q=1000;w=3600`,
+		"RateLimit":        `"1h";r=9;t=, "1m";r=1;t=, "thousand/1h";r=999;t=`,
+	} {
+		got := strings.Join(reply.Header.Values(name), ", ")
+		if name == "RateLimit" {
+			got = regexp.MustCompile(`t=\d+`).ReplaceAllString(got, "t=")
+		}
+		if got != want {
+			t.Errorf("%s: want %s, got %s", name, want, got)
+		}
 	}
 }
 

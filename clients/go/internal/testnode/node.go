@@ -43,14 +43,14 @@ func (n *Node) Kill() {
 }
 
 // Freeze stops the process. It accepts connections, and answers nothing until Thaw.
-func (n *Node) Freeze(t testing.TB) { n.signal(t, syscall.SIGSTOP) }
+func (n *Node) Freeze(t testing.TB) { signal(t, n.process, syscall.SIGSTOP) }
 
 // Thaw continues a frozen process.
-func (n *Node) Thaw(t testing.TB) { n.signal(t, syscall.SIGCONT) }
+func (n *Node) Thaw(t testing.TB) { signal(t, n.process, syscall.SIGCONT) }
 
-func (n *Node) signal(t testing.TB, signal os.Signal) {
+func signal(t testing.TB, process *exec.Cmd, signal os.Signal) {
 	t.Helper()
-	if err := n.process.Process.Signal(signal); err != nil {
+	if err := process.Process.Signal(signal); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -75,8 +75,14 @@ func (n *Node) Restart(t testing.TB) {
 	}
 }
 
-// StartRedis runs a server for several nodes, and returns its URL. It ends with the test.
-func StartRedis(t testing.TB) string {
+// Redis is a running server for several nodes.
+type Redis struct {
+	URL     string
+	process *exec.Cmd
+}
+
+// StartRedis runs a server. It ends with the test.
+func StartRedis(t testing.TB) *Redis {
 	t.Helper()
 	address := FreeAddress(t)
 	_, port, err := net.SplitHostPort(address)
@@ -95,8 +101,14 @@ func StartRedis(t testing.TB) string {
 	if !listens(address) {
 		t.Fatalf("redis-server does not listen at %s", address)
 	}
-	return "redis://" + address
+	return &Redis{"redis://" + address, process}
 }
+
+// Freeze stops the server. It accepts connections, and answers nothing until Thaw.
+func (r *Redis) Freeze(t testing.TB) { signal(t, r.process, syscall.SIGSTOP) }
+
+// Thaw continues a frozen server.
+func (r *Redis) Thaw(t testing.TB) { signal(t, r.process, syscall.SIGCONT) }
 
 func listens(address string) bool {
 	for range 1000 {
