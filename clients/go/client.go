@@ -278,9 +278,9 @@ func (c *Client) suspect(node *node, share time.Duration) {
 		return
 	}
 	go func() {
-		const patience = 5 * time.Second
+		const longest = 5 * time.Second
 		ready := &call{method: http.MethodGet, path: "/health/ready"}
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), longest)
 		defer cancel()
 		reply, err := node.link.exchange(ctx, ready)
 		var health struct {

@@ -6,8 +6,14 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,8 +24,7 @@ import (
 // The server, its callers and the node share the processors, so that each of them is late at times.
 func TestALimitIsExactAt512ConnectionsWithTheDefaultDeadline(t *testing.T) {
 	const limit, connections, requests, runs = 1000, 512, 4, 10
-	store := testnode.StartRedis(t).URL
-	node := testnode.Start(t, "go/testdata/patient.yaml", "--store", store)
+	node := testnode.Start(t, "go/testdata/patient.yaml")
 	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}})
 	var failures atomic.Int64
 	handler := client.Middleware(tollgate.Limit{
@@ -56,6 +61,54 @@ func TestALimitIsExactAt512ConnectionsWithTheDefaultDeadline(t *testing.T) {
 	if n := failures.Load(); n > 0 {
 		t.Errorf("%d checks had no decision", n)
 	}
+}
+
+// The application is a process of its own, which stops while its checks are on their way. Its timers
+// are late then, and the answers wait in its sockets.
+func TestAStoppedProcessReadsTheAnswersThatArrivedMeanwhile(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	gate := httptest.NewUnstartedServer(nil)
+	held, release := make(chan struct{}, 1), make(chan struct{})
+	gate.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		held <- struct{}{}
+		<-release
+		target, _ := url.Parse(node.URL())
+		httputil.NewSingleHostReverseProxy(target).ServeHTTP(w, r)
+	})
+	gate.Start()
+	defer gate.Close()
+	application := exec.Command(os.Args[0], "-test.run=TestStoppedApplication")
+	application.Env = append(os.Environ(), "TOLLGATE_STOPPED_NODE="+gate.URL)
+	output, err := application.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := application.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-held
+	_ = application.Process.Signal(syscall.SIGSTOP)
+	close(release)
+	time.Sleep(2 * time.Second) // the deadline passes while the process stands still
+	_ = application.Process.Signal(syscall.SIGCONT)
+	text, _ := io.ReadAll(output)
+	_ = application.Wait()
+	if !strings.Contains(string(text), "decided") {
+		t.Errorf("after a stop: %s", text)
+	}
+}
+
+func TestStoppedApplication(t *testing.T) {
+	node := os.Getenv("TOLLGATE_STOPPED_NODE")
+	if node == "" {
+		t.Skip("a part of TestAStoppedProcessReadsTheAnswersThatArrivedMeanwhile")
+	}
+	client := newClient(t, tollgate.Options{Nodes: []string{node}})
+	_, err := client.Check(t.Context(), tollgate.Check{Policy: "ten", Key: "stopped"})
+	if err == nil {
+		fmt.Println("decided")
+	}
+	fmt.Println(err)
 }
 
 // Each caller has keys of its own and one that is exhausted.

@@ -12,6 +12,9 @@ import (
 // one call, so that decisions return within a second of the node's return.
 const pause = 500 * time.Millisecond
 
+// patience is the time after its newest response for which a node may be busy, rather than silent.
+const patience = 2 * DefaultDeadline
+
 // node is one address of the list, with its own connections.
 type node struct {
 	link link
@@ -154,7 +157,7 @@ func (n *node) cancelAt(ctx context.Context, end end, cancel func()) *time.Timer
 	return time.AfterFunc(time.Until(end.until), func() {
 		late := time.Since(end.until)
 		silent := time.Duration(now() - n.answered.Load())
-		if more := min(DefaultDeadline-silent, time.Until(end.latest)); more > 0 && ctx.Err() == nil {
+		if more := min(patience-silent, time.Until(end.latest)); more > 0 && ctx.Err() == nil {
 			end.until = time.Now().Add(more)
 			n.cancelAt(ctx, end, cancel)
 			return
