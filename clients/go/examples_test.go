@@ -39,19 +39,3 @@ func ExampleClient_Check() {
 		fmt.Println("denied", wait, fits)
 	}
 }
-
-// The tokens of an answer are known only afterwards. They count as far as they fit.
-func ExampleLimit_drain() {
-	client, err := tollgate.New(tollgate.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	_ = client.Middleware(tollgate.Limit{
-		Policy:    "tokens",
-		Key:       func(r *http.Request) string { return r.Header.Get("X-Verified-User") },
-		OnFailure: tollgate.Closed,
-		Drain: func(_ *http.Request, response tollgate.Response) int64 {
-			return response.Bytes / 4
-		},
-	})
-}

@@ -1,0 +1,244 @@
+package tollgate_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"tollgate-limiter"
+	"tollgate-limiter/internal/testnode"
+)
+
+// The recipes stand in README.md as they do here: see readme_test.go.
+
+func byAddress(client *tollgate.Client) func(http.Handler) http.Handler {
+	address, err := tollgate.ForwardedIP("10.0.0.0/8")
+	if err != nil {
+		log.Fatal(err)
+	}
+	limit := client.Middleware(tollgate.Limit{Policy: "per-ip", Address: address})
+	return limit
+}
+
+type store struct{}
+
+// User waits for the session of a token.
+func (store) User(_ context.Context, authorization string) string {
+	return strings.TrimPrefix(authorization, "Bearer ")
+}
+
+func byUser(client *tollgate.Client) func(http.Handler) http.Handler {
+	var sessions store
+	limit := client.Middleware(tollgate.Limit{
+		Policy: "per-user",
+		Key:    func(r *http.Request) string { return sessions.User(r.Context(), r.Header.Get("Authorization")) },
+	})
+	return limit
+}
+
+func userOf(r *http.Request) string { return r.Header.Get("X-User") }
+func planOf(r *http.Request) string { return r.Header.Get("X-Plan") }
+
+func tokensOfAModel(client *tollgate.Client) func(http.Handler) http.Handler {
+	limit := client.Middleware(tollgate.Limit{
+		Policy: "tokens",
+		Key:    userOf,
+		Look:   true,
+		Drain: func(_ *http.Request, response tollgate.Response) int64 {
+			tokens, _ := strconv.ParseInt(response.Header.Get("X-Tokens"), 10, 64)
+			return tokens
+		},
+	})
+	return limit
+}
+
+func failedLogins(client *tollgate.Client) func(http.Handler) http.Handler {
+	limit := client.Middleware(tollgate.Limit{
+		Policy: "login",
+		Key:    func(r *http.Request) string { return r.FormValue("user") },
+		Refund: func(_ *http.Request, response tollgate.Response) bool { return response.Status == http.StatusOK },
+	})
+	return limit
+}
+
+func byPlan(client *tollgate.Client) func(http.Handler) http.Handler {
+	limit := client.Middleware(tollgate.Limit{
+		PolicyOf: func(r *http.Request) string { return "plan-" + planOf(r) },
+		Key:      userOf,
+	})
+	return limit
+}
+
+func severalLimits(client *tollgate.Client, mux *http.ServeMux, search http.Handler) {
+	perIP := client.Middleware(tollgate.Limit{Policy: "per-ip"})
+	perUser := client.Middleware(tollgate.Limit{Policy: "per-user", Key: userOf})
+	mux.Handle("/search", perIP(perUser(search)))
+}
+
+func remaining(w http.ResponseWriter, r *http.Request) {
+	if decision := tollgate.FromContext(r.Context()); decision != nil && decision.Remaining != nil {
+		fmt.Fprintf(w, "%d requests remain", *decision.Remaining)
+	}
+}
+
+// application answers behind a recipe, and follow waits for what comes after a response.
+type application struct {
+	client  *tollgate.Client
+	handler http.Handler
+}
+
+func newApplication(t *testing.T, recipe func(*tollgate.Client) func(http.Handler) http.Handler, next http.HandlerFunc) application {
+	t.Helper()
+	node := testnode.Start(t, "go/testdata/recipes.yaml")
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})
+	return application{client, recipe(client)(next)}
+}
+
+// ask sends a request with these headers, and requires the status.
+func (a application) ask(t *testing.T, want int, headers ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	request := httptest.NewRequest(http.MethodGet, "/search", nil)
+	request.RemoteAddr = "10.0.0.1:4711"
+	for _, header := range headers {
+		name, value, _ := strings.Cut(header, ": ")
+		request.Header.Set(name, value)
+	}
+	return a.serve(t, want, request)
+}
+
+func (a application) serve(t *testing.T, want int, request *http.Request) *httptest.ResponseRecorder {
+	t.Helper()
+	recorder := httptest.NewRecorder()
+	a.handler.ServeHTTP(recorder, request)
+	if err := a.client.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if recorder.Code != want {
+		t.Errorf("want %d, got %d %s", want, recorder.Code, recorder.Body)
+	}
+	return recorder
+}
+
+const passed, denied = http.StatusOK, http.StatusTooManyRequests
+
+func TestTheRecipeByAddressLimitsEachAddressBehindTheProxy(t *testing.T) {
+	app := newApplication(t, byAddress, remaining)
+	for _, want := range []int{passed, passed, passed, denied} {
+		app.ask(t, want, "X-Forwarded-For: 198.51.100.1, 203.0.113.7:4711")
+	}
+	if body := app.ask(t, passed, "X-Forwarded-For: 203.0.113.8").Body.String(); body != "2 requests remain" {
+		t.Errorf("the handler wrote %q", body)
+	}
+}
+
+func TestTheRecipeByUserLimitsEachUser(t *testing.T) {
+	app := newApplication(t, byUser, remaining)
+	for _, want := range []int{passed, passed, denied} {
+		app.ask(t, want, "Authorization: Bearer anna")
+	}
+	app.ask(t, passed, "Authorization: Bearer ben")
+}
+
+func TestTheRecipeForTokensDeniesWhenNothingIsLeft(t *testing.T) {
+	app := newApplication(t, tokensOfAModel, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Tokens", r.Header.Get("X-Used"))
+	})
+	for _, want := range []int{passed, passed, passed, denied, denied} {
+		app.ask(t, want, "X-User: anna", "X-Used: 400")
+	}
+	app.ask(t, passed, "X-User: ben", "X-Used: 0")
+}
+
+func TestTheRecipeForLoginsCountsFailedOnesOnly(t *testing.T) {
+	app := newApplication(t, failedLogins, func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("password") != "right" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	})
+	login := func(want int, user, password string) {
+		t.Helper()
+		form := strings.NewReader(url.Values{"user": {user}, "password": {password}}.Encode())
+		request := httptest.NewRequest(http.MethodPost, "/login", form)
+		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		app.serve(t, want, request)
+	}
+	for range 10 {
+		login(passed, "anna", "right")
+	}
+	for range 3 {
+		login(http.StatusUnauthorized, "anna", "wrong")
+	}
+	login(denied, "anna", "wrong")
+	login(denied, "anna", "right")
+	login(passed, "ben", "right")
+}
+
+func TestTheRecipeByPlanLimitsEachPlan(t *testing.T) {
+	app := newApplication(t, byPlan, remaining)
+	for _, want := range []int{passed, denied} {
+		app.ask(t, want, "X-User: anna", "X-Plan: free")
+	}
+	for _, want := range []int{passed, passed, passed, passed, passed, denied} {
+		app.ask(t, want, "X-User: ben", "X-Plan: pro")
+	}
+}
+
+func TestTheRecipeOfSeveralLimitsAppliesEachOfThem(t *testing.T) {
+	app := newApplication(t, func(client *tollgate.Client) func(http.Handler) http.Handler {
+		return func(next http.Handler) http.Handler {
+			mux := http.NewServeMux()
+			severalLimits(client, mux, next)
+			return mux
+		}
+	}, remaining)
+	app.ask(t, passed, "X-User: anna")
+	reply := app.ask(t, passed, "X-User: anna")
+	if got := strings.Join(reply.Header().Values("RateLimit-Policy"), ", "); got != `"1h";q=3;w=3600, "per-user/1h";q=2;w=3600` {
+		t.Errorf("RateLimit-Policy: %s", got)
+	}
+	app.ask(t, denied, "X-User: anna")
+	app.ask(t, denied, "X-User: ben") // the fourth request of the address
+}
+
+func TestTheStartLimitsRequests(t *testing.T) {
+	node := testnode.Start(t, "go/testdata/recipes.yaml")
+	server := serverOf(http.HandlerFunc(remaining), []string{node.URL()})
+	for i := range 5 {
+		recorder := httptest.NewRecorder()
+		server.Handler.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/", nil))
+		if want := map[bool]int{true: passed, false: denied}[i < 3]; recorder.Code != want {
+			t.Errorf("request %d got %d", i, recorder.Code)
+		}
+	}
+}
+
+func TestTheCallEndsInOneOfItsWays(t *testing.T) {
+	node := testnode.Start(t, "go/testdata/recipes.yaml")
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})
+	first, err := sms(t.Context(), client, "anna")
+	if err != nil || !first.Allowed {
+		t.Errorf("%+v, %v", first, err)
+	}
+	if second, err := sms(t.Context(), client, "anna"); err != nil || second.Allowed {
+		t.Errorf("%+v, %v", second, err)
+	}
+}
+
+func sms(ctx context.Context, client *tollgate.Client, user string) (*tollgate.Answer, error) {
+	answer, err := client.Check(ctx, tollgate.Check{Policy: "sms", Key: user, Cost: tollgate.Cost(3), Once: true})
+	var problem *tollgate.Problem
+	switch {
+	case errors.As(err, &problem): // the node rejected the call
+	case err != nil: // no node answered within the deadline
+	case !answer.Allowed: // a denial, with answer.RetryAfter()
+	}
+	return answer, err
+}
