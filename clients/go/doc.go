@@ -9,6 +9,6 @@
 // Each call ends within [Options.Deadline]. It returns a decision, a [Problem] if the node rejects
 // the call, or an [Unavailable] error. A denial is a decision, not an error.
 //
-// Each check that costs something has a random id. So the client may repeat it after a broken
-// connection, and the node charges it once. Concurrent checks share one call.
+// The client repeats a check once after a broken connection. [Check.Once] keeps such a retry from
+// charging twice. Concurrent checks share one call, and a denial that is final needs none.
 package tollgate
