@@ -52,6 +52,39 @@ func TestADrainSeesTheResponse(t *testing.T) {
 	}
 }
 
+func TestAnAddressWithAPortOrAZoneIsThatOfTheClient(t *testing.T) {
+	keys := map[string]string{
+		"203.0.113.7": "203.0.113.7", "203.0.113.7:51234": "203.0.113.7", "[2001:db8::7]:443": "2001:db8::7",
+		"2001:db8::7": "2001:db8::7", "fe80::1%eth0": "fe80::1", "198.51.100.1:1, 203.0.113.7:2": "203.0.113.7",
+		"": "192.0.2.1",
+	}
+	for forwarded, want := range keys {
+		engine, got := gin.New(), ""
+		if err := engine.SetTrustedProxies([]string{"192.0.2.1", "fe80::9"}); err != nil {
+			t.Fatal(err)
+		}
+		engine.Use(tollgategin.Middleware(clientOf(t), tollgategin.Limit{Policy: "thousand"}))
+		engine.GET("/", func(c *gin.Context) {
+			got = tollgate.FromContext(c.Request.Context()).Key
+			if c.GetHeader("X-Forwarded-For") != forwarded {
+				t.Errorf("the handler sees another header: %s", c.GetHeader("X-Forwarded-For"))
+			}
+		})
+		for _, peer := range []string{"192.0.2.1:1234", "[fe80::9%eth0]:1234"} {
+			request := httptest.NewRequest(http.MethodGet, "/", nil)
+			request.RemoteAddr = peer
+			request.Header.Set("X-Forwarded-For", forwarded)
+			engine.ServeHTTP(httptest.NewRecorder(), request)
+			if peer != "192.0.2.1:1234" && forwarded == "" {
+				want = "fe80::9"
+			}
+			if got != want {
+				t.Errorf("%s by %s: the key is %q", forwarded, peer, got)
+			}
+		}
+	}
+}
+
 func newEngine(t *testing.T, limit tollgategin.Limit) (*gin.Engine, *int) {
 	t.Helper()
 	engine, reached := gin.New(), 0

@@ -39,6 +39,7 @@ type expected struct {
 // RunMiddleware runs the cases of a middleware.
 func RunMiddleware(t *testing.T, build Build) {
 	nodes := startNodes(t)
+	direct := Options{}.client(t, []string{nodes.plain.URL()})
 	for _, testCase := range read(t).Middleware {
 		t.Run(testCase.Name, func(t *testing.T) {
 			testCase.skipWithout(t, nodes)
@@ -50,7 +51,7 @@ func RunMiddleware(t *testing.T, build Build) {
 			server := httptest.NewServer(build(client, testCase.Options))
 			defer server.Close()
 			for _, request := range testCase.Request {
-				request.run(t, server.URL, client)
+				request.run(t, server.URL, direct)
 			}
 			if proxy != nil {
 				proxy.verify(t, testCase.Seen)

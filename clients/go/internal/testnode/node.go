@@ -59,7 +59,7 @@ func signal(t testing.TB, process *exec.Cmd, signal os.Signal) {
 func (n *Node) Restart(t testing.TB) {
 	t.Helper()
 	arguments := append([]string{"serve", "--listen", n.Address, "--config", n.config}, n.more...)
-	process := exec.Command(binary(t), arguments...)
+	process := exec.Command(Binary(t), arguments...)
 	log, err := os.Create(filepath.Join(t.TempDir(), "node.log"))
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +166,8 @@ func Clients(t testing.TB) string {
 	return ""
 }
 
-func binary(t testing.TB) string {
+// Binary returns the path of the program.
+func Binary(t testing.TB) string {
 	if path := os.Getenv("TOLLGATE_BIN"); path != "" {
 		return path
 	}
