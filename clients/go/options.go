@@ -56,7 +56,7 @@ func (o Options) nodes() ([]*node, error) {
 	if len(urls) == 0 {
 		urls = []string{DefaultNode}
 	}
-	if !visible(o.Token) {
+	if strings.ContainsFunc(o.Token, func(r rune) bool { return r < '!' || r > '~' }) {
 		return nil, errors.New("tollgate: Token must have visible ASCII characters only (0x21 to 0x7e)")
 	}
 	transport, err := o.transport()
@@ -121,13 +121,4 @@ func readAuthorities(file string) (*x509.CertPool, error) {
 		return nil, fmt.Errorf("tollgate: CAFile %s must have certificates in PEM form", file)
 	}
 	return pool, nil
-}
-
-func visible(value string) bool {
-	for i := range len(value) {
-		if value[i] < '!' || value[i] > '~' {
-			return false
-		}
-	}
-	return true
 }

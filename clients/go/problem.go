@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -44,15 +45,7 @@ func (p *Problem) Error() string {
 // badCheck reports whether the node rejected the check itself, and not the caller or the policy.
 func badCheck(err error) bool {
 	var problem *Problem
-	if !errors.As(err, &problem) {
-		return false
-	}
-	switch problem.Status {
-	case http.StatusBadRequest, http.StatusConflict, http.StatusRequestEntityTooLarge,
-		http.StatusUnprocessableEntity:
-		return true
-	}
-	return false
+	return errors.As(err, &problem) && slices.Contains([]int{400, 409, 413, 422}, problem.Status)
 }
 
 // maxCall is the largest body that a node reads.

@@ -19,37 +19,23 @@ import (
 	"tollgate-limiter/internal/address"
 )
 
-// Limit configures the middleware as [tollgate.Limit] does, by functions of Gin's context.
+// Limit configures the middleware as [tollgate.Limit] does, by functions of Gin's context. Drain and
+// Refund may use c.Writer.Size and c.Writer.Status.
 type Limit struct {
-	// Policy is a configured policy; empty means "default".
-	Policy string
-	// PolicyOf returns the policy of a request. The default, also for an empty policy, is Policy.
+	Policy   string
 	PolicyOf func(*gin.Context) string
 	// Key returns the partition key of a request. The default, also for an empty key, is ClientIP.
-	Key func(*gin.Context) string
-	// Cost returns the units of a request; the default is 1. A request of cost 0 with Drain looks.
-	Cost func(*gin.Context) int64
-	// Look denies a request if its cost does not fit, and charges nothing. Drain charges afterwards.
-	Look bool
-	// Once charges a request once, also if a connection breaks. It costs a record in the store.
-	Once bool
-	// Skip reports whether a request passes uncounted.
-	Skip func(*gin.Context) bool
-	// Drain returns units that are known only after the handlers, for example by c.Writer.Size.
-	// They count as far as they fit.
-	Drain func(*gin.Context) int64
-	// Refund reports after the handlers whether the request gets its charge back, for example by
-	// c.Writer.Status.
-	Refund func(*gin.Context) bool
-	// OnFailure is [tollgate.Open] or [tollgate.Closed], for requests without a decision.
+	Key       func(*gin.Context) string
+	Cost      func(*gin.Context) int64
+	Look      bool
+	Once      bool
+	Skip      func(*gin.Context) bool
+	Drain     func(*gin.Context) int64
+	Refund    func(*gin.Context) bool
 	OnFailure tollgate.Failure
-	// Status is that of a denial; the default is 429.
-	Status int
-	// Body returns the body of a denial and its content type. The default is a problem document.
-	Body func(*gin.Context, *tollgate.Answer) (contentType, body string)
-	// OnError gets each failure. The context may have ended, since drains and refunds follow the
-	// response.
-	OnError func(context.Context, error)
+	Status    int
+	Body      func(*gin.Context, *tollgate.Answer) (contentType, body string)
+	OnError   func(context.Context, error)
 }
 
 // Text returns a [Limit.Body] that always answers text.
