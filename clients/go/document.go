@@ -66,7 +66,6 @@ func denied(status int, answer *Answer) *document {
 
 func writeBody(w http.ResponseWriter, status int, contentType string, body []byte) {
 	w.Header()["Content-Type"] = []string{contentType}
-	w.Header()["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
 }

@@ -154,7 +154,8 @@ func TestADrainFollowsTheResponseAndClosingWaitsForIt(t *testing.T) {
 func TestARefundOfAPanicSeesAFailure(t *testing.T) {
 	for name, write := range map[string]int{"before a status": 0, "after a status": http.StatusOK} {
 		statuses := make(chan int, 1)
-		client := newClient(t, tollgate.Options{Nodes: []string{testnode.Start(t, "cases.yaml").URL()}, Deadline: 5 * time.Second})
+		node := testnode.Start(t, "cases.yaml")
+		client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})
 		handler := client.Middleware(tollgate.Limit{Refund: func(_ *http.Request, response tollgate.Response) bool {
 			statuses <- response.Status
 			return false

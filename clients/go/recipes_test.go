@@ -95,7 +95,9 @@ type application struct {
 	handler http.Handler
 }
 
-func newApplication(t *testing.T, recipe func(*tollgate.Client) func(http.Handler) http.Handler, next http.HandlerFunc) application {
+type recipe func(*tollgate.Client) func(http.Handler) http.Handler
+
+func newApplication(t *testing.T, recipe recipe, next http.HandlerFunc) application {
 	t.Helper()
 	node := testnode.Start(t, "go/testdata/recipes.yaml")
 	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})
@@ -201,8 +203,9 @@ func TestTheRecipeOfSeveralLimitsAppliesEachOfThem(t *testing.T) {
 	}, remaining)
 	app.ask(t, passed, "X-User: anna")
 	reply := app.ask(t, passed, "X-User: anna")
-	if got := strings.Join(reply.Header().Values("RateLimit-Policy"), ", "); got != `"1h";q=3;w=3600, "per-user/1h";q=2;w=3600` {
-		t.Errorf("RateLimit-Policy: %s", got)
+	got := strings.Join(reply.Header().Values("RateLimit-Policy"), ", ")
+	if want := `"1h";q=3;w=3600, "per-user/1h";q=2;w=3600`; got != want {
+		t.Errorf("RateLimit-Policy: want %s, got %s", want, got)
 	}
 	app.ask(t, denied, "X-User: anna")
 	app.ask(t, denied, "X-User: ben") // the fourth request of the address
@@ -233,7 +236,8 @@ func TestTheCallEndsInOneOfItsWays(t *testing.T) {
 }
 
 func sms(ctx context.Context, client *tollgate.Client, user string) (*tollgate.Answer, error) {
-	answer, err := client.Check(ctx, tollgate.Check{Policy: "sms", Key: user, Cost: tollgate.Cost(3), Once: true})
+	check := tollgate.Check{Policy: "sms", Key: user, Cost: tollgate.Cost(3), Once: true}
+	answer, err := client.Check(ctx, check)
 	var problem *tollgate.Problem
 	switch {
 	case errors.As(err, &problem): // the node rejected the call

@@ -140,7 +140,8 @@ func TestTheShellBlockOfTheReadmeReachesTheExample(t *testing.T) {
 	if process := command.Process; process != nil {
 		_ = syscall.Kill(-process.Pid, syscall.SIGKILL) // the node and the example
 	}
-	if output := read(t, log.Name()); err != nil || !strings.Contains(output, "200 OK") || !strings.Contains(output, "Ratelimit:") {
+	output := read(t, log.Name())
+	if err != nil || !strings.Contains(output, "200 OK") || !strings.Contains(output, "Ratelimit:") {
 		t.Errorf("%v\n%s", err, output)
 	}
 }
