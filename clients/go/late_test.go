@@ -23,6 +23,9 @@ import (
 
 // The server, its callers and the node share the processors, so that each of them is late at times.
 func TestALimitIsExactAt512ConnectionsWithTheDefaultDeadline(t *testing.T) {
+	if race {
+		t.Skip("the race detector slows the callers and the server, but not the deadline")
+	}
 	const limit, connections, requests, runs = 1000, 512, 4, 10
 	node := testnode.Start(t, "go/testdata/patient.yaml")
 	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}})
