@@ -123,11 +123,11 @@ func (p *proxy) forward(r *http.Request) (*http.Response, error) {
 	return http.DefaultClient.Do(request)
 }
 
-// recordChecks keeps the checks of a call. A batch has several, and a call without a body an empty one.
+// recordChecks keeps the checks of a call, of which a batch has several.
 func (p *proxy) recordChecks(body []byte) {
 	var content map[string]any
 	if json.Unmarshal(body, &content) != nil {
-		content = map[string]any{}
+		return // a call without a body
 	}
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
