@@ -6,7 +6,7 @@ use super::answer::{Answer, missing_answer, only_verdict, unexpected_reply};
 use super::check::{Resolved, metas};
 use super::{Check, CheckError, Decision, Engine};
 use crate::limit::time::Micros;
-use crate::store::{Charged, Done, Id, Over, Work};
+use crate::store::{Charged, Done, Id, Over, Subject, Work};
 
 impl Engine {
     /// Decides one check with an id until `until` (us). It skips the pre-filter if an earlier check
@@ -35,6 +35,7 @@ impl Engine {
         let (subject, cost) = (&resolved.subject, check.cost);
         let (work, metas) =
             (Work::Once { id: id.clone(), cost, over: check.over }, metas(subject, std::iter::once(check)));
+        let question = self.prefilter.question(self.store.slot(subject), self.clock.now());
         match self.run_within(subject, work.clone(), &metas, left).await {
             Ok(Done::Charged(charged)) => {
                 let Charged { policy, verdict, replayed, refunded } = *charged;
@@ -45,7 +46,11 @@ impl Engine {
                 Ok(if refunded { decision.after_refund() } else { decision })
             }
             Ok(Done::Reused) => Err(CheckError::IdReused),
-            Ok(Done::Taken(taken)) => Ok(Decision::by_store(subject.policy.clone(), only_verdict(taken)?)),
+            Ok(Done::Taken(taken)) => {
+                let Subject { fingerprint, policy, .. } = subject;
+                self.prefilter.learn(*fingerprint, policy, question, &taken, self.clock.now());
+                Ok(Decision::by_store(policy.clone(), only_verdict(taken)?))
+            }
             Ok(other) => Err(unexpected_reply(&other)),
             Err(error) => self.fall_back(subject, &work, &error)?.0.pop().ok_or_else(missing_answer),
         }

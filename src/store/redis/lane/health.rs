@@ -218,7 +218,7 @@ mod tests {
     /// A shard that has refused charges for a second.
     fn down() -> Charging {
         let shard = Charging::default();
-        [5, REFUSES + 5].map(|at| shard.refuse(&refusal(), at));
+        [5, REFUSES + 5].into_iter().for_each(|at| shard.refuse(&refusal(), at));
         assert!(shard.is_refusing());
         shard
     }
