@@ -20,7 +20,7 @@ pub const TOKEN: &str = "tollgate_";
 const SCHEME: &str = "sha256:";
 
 /// The SHA-256 of a token.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TokenHash([u8; 32]);
 
 impl TokenHash {

@@ -17,6 +17,13 @@ mod yield_policy;
 /// Descriptors that a runtime keeps open, to watch its connections and to be woken.
 pub const DESCRIPTORS: usize = 4;
 
+/// Turns of tasks between two looks for a task from another thread, such as a new connection. By
+/// default tokio looks every 31 turns: beside long turns, new connections would wait for seconds.
+const TURNS_PER_ARRIVAL: u32 = 2;
+
+/// Turns of tasks between two looks for sockets with news.
+const TURNS_PER_LOOK: u32 = 16;
+
 /// The worker threads. Without any, tasks run on the caller's runtime.
 #[derive(Debug, Clone, Default)]
 pub struct Workers(Arc<[Worker]>);
@@ -80,6 +87,8 @@ impl Worker {
         let mut runtime = Builder::new_current_thread();
         let runtime = runtime
             .enable_all()
+            .global_queue_interval(TURNS_PER_ARRIVAL)
+            .event_interval(TURNS_PER_LOOK)
             .on_thread_unpark(yield_policy::note_wake)
             .on_thread_park(yield_policy::maybe_yield)
             .build()?;
@@ -165,6 +174,36 @@ mod tests {
         while workers.0[0].all() > 0 {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[test]
+    fn tasks_from_other_threads_begin_beside_busy_ones() {
+        const NEW: usize = 10;
+        let workers = Workers([Worker::start(0).unwrap()].into());
+        let turns = Arc::new(AtomicUsize::new(0));
+        let (open, gate) = std::sync::mpsc::channel::<()>();
+        workers.spawn(Kind::Connection, async move { gate.recv().unwrap_or_default() });
+        for _ in 0..4 {
+            let turns = turns.clone();
+            workers.spawn(
+                Kind::Connection,
+                std::future::poll_fn(move |cx| {
+                    if turns.fetch_add(1, Ordering::Relaxed) > 100 * NEW {
+                        return std::task::Poll::Ready(());
+                    }
+                    cx.waker().wake_by_ref();
+                    std::task::Poll::Pending
+                }),
+            );
+        }
+        let (told, heard) = std::sync::mpsc::channel();
+        for _ in 0..NEW {
+            let (told, turns) = (told.clone(), turns.clone());
+            workers.spawn(Kind::Connection, async move { told.send(turns.load(Ordering::Relaxed)).unwrap() });
+        }
+        open.send(()).unwrap();
+        let last = heard.iter().take(NEW).max().unwrap();
+        assert!(last < 10 * NEW, "the last new task begins after {last} turns of others");
     }
 
     #[tokio::test]

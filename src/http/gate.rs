@@ -17,12 +17,12 @@ use crate::access::{Access, Need, Reach, Refused};
 use crate::config::Gate;
 use crate::engine::{Check, CheckError, Engine, MultiCheck};
 use crate::gateway::forward_auth::{Question, is_trusted, plan};
-use crate::node::{Caller, Node};
+use crate::node::{Caller, Holdings, Node};
 
 /// The field with the token of a proxy. `Authorization` is the client's own.
 const TOKEN: &str = "x-tollgate-token";
 
-pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, head: &Parts) -> Response {
+pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings: &Holdings, head: &Parts) -> Response {
     let path = head.uri.path().strip_prefix(GATE_PREFIX).unwrap_or_default();
     let (name, rest) = path.split_at(path.find('/').unwrap_or(path.len()));
     let running = node.reloader.running().clone();
@@ -31,6 +31,7 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, head: &Pa
         node.refusals.refused(refused, caller);
         return Problem::refused_at_gate(refused).into_response();
     }
+    holdings.note_rights(|| only(head.headers.get_all(TOKEN)));
     let Some(gate) = gate else { return Problem::unknown_gate(name, &running.gates).into_response() };
     let host = head.uri.authority().map(|authority| authority.as_str());
     let field = || head.headers.get(header::HOST)?.to_str().ok();

@@ -5,6 +5,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 
 use super::answer;
+use super::shed::make_body_optional;
 use crate::engine::Health;
 use crate::node::{Node, Phase};
 
@@ -29,7 +30,7 @@ const DRAINING: &str = "draining";
 
 fn body(status: &str, node: &Node, health: &Health) -> Response {
     let timeout = node.engine.policies().longest_timeout();
-    answer::object(|object| {
+    let mut response = answer::object(|object| {
         object.word("status", status);
         object.number("timeout_ms", u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
         object.object("store", |store| {
@@ -43,7 +44,9 @@ fn body(status: &str, node: &Node, health: &Health) -> Response {
             store.given("full", Some(true).filter(|_| health.is_full));
             store.given("reason", health.reason.as_ref());
         });
-    })
+    });
+    make_body_optional(&mut response);
+    response
 }
 
 pub(super) fn status(node: &Node, health: &Health) -> &'static str {

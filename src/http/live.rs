@@ -15,20 +15,21 @@ use axum::response::Response;
 use futures_util::stream::unfold;
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc::Receiver;
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::answer::{self, Object};
+use super::head::bearer;
 use super::health;
 use super::policies::rfc3339;
 use super::problem::{Problem, panicked};
 use super::request::query::{self, SHOWN};
 use super::top::{keys, shows_keys, write_heaviest, write_key};
+use crate::access::TokenHash;
 use crate::engine::snapshot::{ShardState, Snapshot, StoreState};
 use crate::engine::{ServerInfo, ServerWatch};
 use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND};
 use crate::live::rings::Second;
-use crate::node::{Event, Node};
+use crate::node::{Event, Node, Subscriber};
 use crate::telemetry::metrics::revision;
 
 /// The longest silence. Proxies close silent connections.
@@ -57,7 +58,11 @@ pub(super) async fn live(
     let in_clear = shows_keys(&node, &headers);
     // A long history takes milliseconds, so a blocking thread writes it.
     let first = move |node: &Node| (event(node, &node.engine.snapshot(seconds), in_clear), node.engine.watch_servers());
-    let joining = spawn_blocking(move || node.watchers.join(in_clear, access, || first(&node)));
+    // Without admin tokens every caller counts as an operator.
+    let is_operator = access.admin.is_empty() || access.is_admin(bearer(&headers));
+    let subscriber = Subscriber { in_clear, is_operator, token: bearer(&headers).map(TokenHash::of), access };
+    let load = node.load.clone();
+    let joining = load.read(move || node.watchers.join(subscriber, || first(&node)));
     let ((first, watch), events) = match joining.await {
         Ok(joined) => joined.ok_or_else(Problem::too_many_watchers)?,
         Err(error) => return Ok(panicked(Box::new(error))),

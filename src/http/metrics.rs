@@ -13,7 +13,8 @@ use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, single, text};
 pub(super) async fn metrics(State(node): State<Node>) -> Response {
     // Thousands of policies or open descriptors take tens of milliseconds, so a blocking thread
     // reads them.
-    match tokio::task::spawn_blocking(move || text(read(&node))).await {
+    let load = node.load.clone();
+    match load.read(move || text(read(&node))).await {
         Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
         Err(error) => panicked(Box::new(error)),
     }

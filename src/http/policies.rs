@@ -3,7 +3,6 @@
 use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use jiff::Timestamp;
-use tokio::task::spawn_blocking;
 
 use super::answer::{self, Object};
 use super::problem::{Problem, panicked, write_fault};
@@ -22,7 +21,7 @@ use crate::reload::LastReload;
 pub(super) async fn policies(State(node): State<Node>) -> Response {
     let (policies, last) = (node.engine.policies(), node.reloader.last());
     // Thousands of policies take tens of milliseconds, so a blocking thread writes them.
-    let written = spawn_blocking(move || answer::object(|object| write(object, &policies, &last)));
+    let written = node.load.read(move || answer::object(|object| write(object, &policies, &last)));
     written.await.unwrap_or_else(|error| panicked(Box::new(error)))
 }
 

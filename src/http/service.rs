@@ -13,7 +13,6 @@ use axum::http::header::{self, GetAll};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use hyper::body::Incoming;
 use tower_service::Service;
 
 use super::calls::{Call, Surface};
@@ -25,7 +24,7 @@ use super::request::body::DrainOnDrop;
 use super::shed::{is_counted, refuse_unread};
 use super::{calls, check, gate};
 use crate::access::{Need, Reach};
-use crate::node::{Admitted, Caller, Node, Phase};
+use crate::node::{ArrivingBody, Caller, Holdings, Load, Node, Phase};
 use crate::telemetry::traces::{self, AnswerStatus, Tracing};
 
 /// The calls of one listener.
@@ -33,6 +32,7 @@ use crate::telemetry::traces::{self, AnswerStatus, Tracing};
 pub struct CheckService {
     inner: Arc<Inner>,
     caller: Caller,
+    holdings: Arc<Holdings>,
 }
 
 #[derive(Debug)]
@@ -45,18 +45,23 @@ struct Inner {
 
 impl CheckService {
     pub fn new(node: Node, surface: Surface, reach: Reach) -> Self {
-        let routes = calls::router(node.clone(), surface);
-        Self { inner: Arc::new(Inner { node, surface, reach, routes }), caller: Caller::default() }
+        let (routes, holdings) = (calls::router(node.clone(), surface), Holdings::new(&node.load, None));
+        Self { inner: Arc::new(Inner { node, surface, reach, routes }), caller: Caller::default(), holdings }
     }
 
     /// The service of one connection.
-    pub fn with_caller(&self, caller: Caller) -> Self {
-        Self { inner: self.inner.clone(), caller }
+    pub fn with_caller(&self, caller: Caller, holdings: Arc<Holdings>) -> Self {
+        Self { inner: self.inner.clone(), caller, holdings }
+    }
+
+    /// The load of the node.
+    pub fn load(&self) -> &Load {
+        &self.inner.node.load
     }
 
     /// Answers every request, even if a handler panics. Without `has_room` a counted call gets 503:
     /// the client has left too many answers unread.
-    pub async fn answer(self, mut request: Request<Incoming>, has_room: bool) -> Response {
+    pub async fn answer(self, mut request: Request<ArrivingBody>, has_room: bool) -> Response {
         let id = request_id(request.headers());
         let version = request.version();
         let node = &self.inner.node;
@@ -66,7 +71,7 @@ impl CheckService {
         let is_preflight = origin.is_some() && request.method() == Method::OPTIONS;
         let tracing = node.tracing.as_ref().zip(call);
         let traced = tracing.and_then(|(tracing, call)| begin_trace(tracing, call, &request, self.caller, &id));
-        let answering = || AssertUnwindSafe(self.inner.route(request, call, self.caller, has_room)).catch_unwind();
+        let answering = || AssertUnwindSafe(self.route(request, call, has_room)).catch_unwind();
         let answered = match &traced {
             _ if is_preflight => Ok(other_node::preflight()),
             None => answering().await,
@@ -88,45 +93,44 @@ impl CheckService {
         }
         response
     }
-}
 
-impl Inner {
-    async fn route(&self, request: Request<Incoming>, call: Option<&Call>, caller: Caller, has_room: bool) -> Response {
+    async fn route(&self, request: Request<ArrivingBody>, call: Option<&Call>, has_room: bool) -> Response {
+        let (Inner { node, surface, reach, routes }, caller) = (&*self.inner, self.caller);
         let (head, body) = request.into_parts();
-        let admitted = self.node.load.admit(is_counted(head.uri.path()), &body);
-        let heavy = admitted.as_ref().and_then(Admitted::heavy);
-        let body = DrainOnDrop::new(&head, body, heavy);
-        let Some(admitted) = admitted else { return Problem::overloaded().into_response() };
-        if !has_room && admitted.is_counted() {
-            return refuse_unread(&self.node.load).into_response();
+        let body = DrainOnDrop::new(&head, body);
+        if !has_room && is_counted(head.uri.path()) {
+            return refuse_unread(&node.load).into_response();
         }
         if let Some(fault) = framing_fault(&head) {
-            self.node.refusals.malformed(caller);
+            node.refusals.malformed(caller);
             return Problem::malformed_http(fault).into_response();
         }
-        if call.is_some_and(|call| call.is_gate() && call.is_on(self.surface)) {
-            return Box::pin(gate::respond(&self.node, self.reach, caller, &head)).await;
+        if call.is_some_and(|call| call.is_gate() && call.is_on(*surface)) {
+            return Box::pin(gate::respond(node, *reach, caller, &self.holdings, &head)).await;
         }
         let need = call.map(|call| call.need);
-        match permit(&self.node.reloader.running().access, self.reach, need, &head.headers) {
+        match permit(&node.reloader.running().access, *reach, need, &head.headers) {
+            Ok(()) if need.is_some_and(|need| need != Need::Nothing) => {
+                self.holdings.note_rights(|| bearer(&head.headers))
+            }
             Ok(()) => {}
-            Err(Denied::NotFound) => return calls::not_found(&head.uri, self.surface).into_response(),
+            Err(Denied::NotFound) => return calls::not_found(&head.uri, *surface).into_response(),
             Err(Denied::Refused(refused)) => {
-                self.node.refusals.refused(refused, caller);
+                node.refusals.refused(refused, caller);
                 return Problem::refused(refused).into_response();
             }
         }
-        if call.is_some_and(|call| call.is_check() && call.takes(&head.method) && call.is_on(self.surface)) {
-            return check::respond(&self.node, &head, body).await.unwrap_or_else(IntoResponse::into_response);
+        if call.is_some_and(|call| call.is_check() && call.takes(&head.method) && call.is_on(*surface)) {
+            return check::respond(node, &head, body).await.unwrap_or_else(IntoResponse::into_response);
         }
         let mut request = Request::from_parts(head, Body::new(body));
         if call.is_some_and(Call::is_refund) {
-            let access = &self.node.reloader.running().access;
-            let reset = access.permit(Need::Admin, self.reach, || bearer(request.headers()));
+            let access = &node.reloader.running().access;
+            let reset = access.permit(Need::Admin, *reach, || bearer(request.headers()));
             request.extensions_mut().insert(RefundRights { reset, caller });
         }
         // The box keeps the future of a check small.
-        match Box::pin(self.routes.clone().call(request)).await {
+        match Box::pin(routes.clone().call(request)).await {
             Ok(response) => response,
             Err(never) => match never {},
         }
@@ -142,7 +146,7 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 fn begin_trace(
     tracing: &Arc<Tracing>,
     call: &'static Call,
-    request: &Request<Incoming>,
+    request: &Request<ArrivingBody>,
     caller: Caller,
     id: &HeaderValue,
 ) -> Option<traces::Request> {

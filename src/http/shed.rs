@@ -1,16 +1,30 @@
 //! The answers of a node that sheds load (`node/load.rs`).
 
-use axum::http::HeaderValue;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use tokio::sync::SemaphorePermit;
 
-use super::head::REQUEST_ID;
+use super::head::{REQUEST_ID, request_id};
 use super::problem::Problem;
-use crate::node::{LIGHT, Load};
+use crate::node::{LIGHT, Load, Unfit};
 
 /// Whether the budgets bound the calls of this path.
 pub(super) fn is_counted(path: &str) -> bool {
     path.starts_with("/v1/")
+}
+
+/// Marks an answer whose status says all.
+#[derive(Debug, Clone, Copy)]
+struct BodyOptional;
+
+/// Notes that the status of `answer` says all. Without room its body is dropped.
+pub fn make_body_optional(answer: &mut Response) {
+    answer.extensions_mut().insert(BodyOptional);
+}
+
+/// Whether the status of `answer` says all.
+pub fn is_body_optional(answer: &Response) -> bool {
+    answer.extensions().get::<BodyOptional>().is_some()
 }
 
 /// 503: too many answers are unread.
@@ -25,6 +39,16 @@ pub fn refuse_answer(load: &Load, answer: &Response) -> Response {
     if let Some(id) = answer.headers().get(REQUEST_ID) {
         refusal.headers_mut().insert(REQUEST_ID, HeaderValue::clone(id));
     }
+    refusal
+}
+
+/// The answer to a request that the node rejects before it serves it. It has no fields any more.
+pub fn refuse_request(unfit: Unfit) -> Response {
+    if unfit == Unfit::TooManyFields {
+        return StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response();
+    }
+    let mut refusal = Problem::overloaded().into_response();
+    refusal.headers_mut().insert(REQUEST_ID, request_id(&HeaderMap::new()));
     refusal
 }
 

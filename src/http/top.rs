@@ -3,7 +3,6 @@
 use axum::extract::{RawQuery, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
-use tokio::task::spawn_blocking;
 
 use super::answer::{self, Object};
 use super::head::bearer;
@@ -24,7 +23,8 @@ pub(super) async fn top(
     }
     let in_clear = shows_keys(&node, &headers);
     // Merging the slices takes a millisecond, so a blocking thread does it.
-    let written = spawn_blocking(move || {
+    let load = node.load.clone();
+    let written = load.read(move || {
         let denials = node.engine.denials(minutes);
         answer::object(|object| {
             object.number("minutes", minutes);

@@ -1,39 +1,26 @@
-//! Load shedding: four budgets of a node bound the memory and the time that its callers use.
+//! Load shedding: budgets of a node bound the memory and the time that its callers use.
 //!
 //! | budget | bound | beyond it |
 //! |---|---|---|
-//! | calls in flight | [`MAX_CALLS`] | 503 before the body is read |
-//! | bodies over [`LIGHT`] bytes | [`MAX_BODY_BYTES`] | 503 before the body is parsed |
-//! | calls with such a body that are parsed | [`HEAVY_PER_CORE`] | 503 after [`MAX_WAIT`] |
-//! | unread answers | [`MAX_UNREAD_BYTES`] | 503 (`serve/backlog.rs`) |
-//!
-//! Health and metrics do not count as calls in flight.
+//! | bytes that callers hold | `holdings.rs` | 503 |
+//! | calls with a body over [`LIGHT`] bytes that are parsed | [`HEAVY_PER_CORE`] | 503 after [`MAX_WAIT`] |
+//! | slow reads for operators | [`READS`] | the next one waits |
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hyper::body::Body;
 use scopeguard::guard;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::{JoinError, spawn_blocking};
 
+use super::holdings::{Budget, Holders, Pooled, Sizes};
+use crate::access::TokenHash;
 use crate::workers::cores;
 
 /// Longer bodies than this many bytes are heavy: batches of some hundred checks.
 pub const LIGHT: usize = 16 * 1024;
-
-/// A body of undeclared length counts from this length on, so that single checks are always served.
-const UNCOUNTED: usize = 1024;
-
-/// The most calls in flight.
-const MAX_CALLS: usize = 16_384;
-
-/// The most bytes of all heavy bodies together. Only received bytes count.
-const MAX_BODY_BYTES: usize = 32 * 1024 * 1024;
-
-/// The most bytes of all unread answers together. Each connection has a share besides
-/// (`serve/backlog.rs`).
-pub const MAX_UNREAD_BYTES: usize = 64 * 1024 * 1024;
 
 /// Calls with heavy bodies that one core parses in turns. A batch of 1 MiB needs about 6 MiB until
 /// its answer is written.
@@ -45,20 +32,23 @@ const MAX_WAIT: Duration = Duration::from_millis(250);
 /// Heavy calls that wait at most. A permit serves about one in 10 ms.
 const MAX_WAITING: usize = 256;
 
+/// Blocking threads that read for operators at a time, so that calls in any number start no more.
+const READS: usize = 4;
+
 /// The load of a node: counters that all its listeners share.
 #[derive(Debug, Clone)]
 pub struct Load(Arc<Counters>);
 
 #[derive(Debug)]
 struct Counters {
-    max_calls: usize,
-    max_body_bytes: usize,
-    calls: AtomicUsize,
-    body_bytes: AtomicUsize,
-    unread_bytes: AtomicUsize,
+    sizes: Sizes,
+    pooled: Pooled,
+    addresses: Holders<IpAddr>,
+    tokens: Holders<TokenHash>,
     heavy: Semaphore,
     /// Calls that wait for `heavy`.
     waiting: AtomicUsize,
+    reads: Arc<Semaphore>,
     shed: AtomicU64,
     /// Refused connections of all listeners.
     refused: AtomicU64,
@@ -66,24 +56,40 @@ struct Counters {
 
 impl Default for Load {
     fn default() -> Self {
-        Self::capped(MAX_CALLS, MAX_BODY_BYTES)
+        Self::sized(Sizes::default())
     }
 }
 
 impl Load {
-    /// A load with these caps.
-    pub fn capped(max_calls: usize, max_body_bytes: usize) -> Self {
+    /// A load with budgets of these sizes.
+    pub fn sized(sizes: Sizes) -> Self {
         Self(Arc::new(Counters {
-            max_calls,
-            max_body_bytes,
-            calls: AtomicUsize::new(0),
-            body_bytes: AtomicUsize::new(0),
-            unread_bytes: AtomicUsize::new(0),
+            sizes,
+            pooled: Pooled::default(),
+            addresses: Holders::default(),
+            tokens: Holders::default(),
             heavy: Semaphore::new(HEAVY_PER_CORE * cores()),
             waiting: AtomicUsize::new(0),
+            reads: Arc::new(Semaphore::new(READS)),
             shed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }))
+    }
+
+    pub(super) fn sizes(&self) -> &Sizes {
+        &self.0.sizes
+    }
+
+    pub(super) fn pooled(&self) -> &Pooled {
+        &self.0.pooled
+    }
+
+    pub(super) fn addresses(&self) -> &Holders<IpAddr> {
+        &self.0.addresses
+    }
+
+    pub(super) fn tokens(&self) -> &Holders<TokenHash> {
+        &self.0.tokens
     }
 
     /// Requests rejected so far: `tollgate_shed_total`.
@@ -101,47 +107,25 @@ impl Load {
         self.0.refused.load(Ordering::Relaxed)
     }
 
-    /// Counts `bytes` of an answer that waits for its client. Returns all unread bytes of the node.
-    pub fn add_unread(&self, bytes: usize) -> usize {
-        self.0.unread_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes
-    }
-
-    /// Reverts [`Self::add_unread`]: the client has the answer, or its connection has ended.
-    pub fn remove_unread(&self, bytes: usize) {
-        self.0.unread_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    /// Bytes of unread answers of all connections.
-    pub fn unread_bytes(&self) -> usize {
-        self.0.unread_bytes.load(Ordering::Relaxed)
-    }
-
     /// Whether an answer of about `bytes` fits the node's budget. A call asks before it charges
     /// anything.
     pub fn expects_room_for(&self, bytes: usize) -> bool {
-        bytes <= LIGHT || self.unread_bytes() + bytes <= MAX_UNREAD_BYTES
+        let size = self.0.sizes.pool[Budget::Unread as usize];
+        bytes <= LIGHT || self.0.pooled.with_rights(Budget::Unread) + bytes <= size
     }
 
-    /// Admits a call, and counts it if `is_counted` until the return value drops. `None`: too many
-    /// are in flight.
-    pub fn admit(&self, is_counted: bool, body: &impl Body) -> Option<Admitted<'_>> {
-        let call = if is_counted { Some(self.admit_call()?) } else { None };
-        let is_light = body.size_hint().upper().is_some_and(|length| length <= LIGHT as u64);
-        let heavy =
-            (!is_light).then(|| HeavyBody(Arc::new(Reservation { load: self.clone(), bytes: AtomicUsize::new(0) })));
-        Some(Admitted { call, heavy })
-    }
-
-    /// Counts a call with a light body until the return value drops. `None`: too many are in
-    /// flight.
-    pub fn admit_call(&self) -> Option<CallInFlight<'_>> {
-        // Counting first keeps two calls from sharing the last place.
-        if self.0.calls.fetch_add(1, Ordering::Relaxed) >= self.0.max_calls {
-            self.0.calls.fetch_sub(1, Ordering::Relaxed);
-            self.count_shed();
-            return None;
-        }
-        Some(CallInFlight(&self.0.calls))
+    /// Runs `read` on a blocking thread, of which calls of this kind use few.
+    ///
+    /// # Errors
+    /// `read` panicked.
+    pub async fn read<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
+        let permit = self.0.reads.clone().acquire_owned().await;
+        // A caller that disconnects ends no thread.
+        let reading = move || {
+            let _permit = permit;
+            read()
+        };
+        spawn_blocking(reading).await
     }
 
     /// A permit to parse a heavy call. `None`: none is free in time.
@@ -167,67 +151,5 @@ impl Load {
     /// Counts a rejected request.
     pub fn count_shed(&self) {
         self.0.shed.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// A place among the calls in flight.
-#[derive(Debug)]
-pub struct CallInFlight<'a>(&'a AtomicUsize);
-
-impl Drop for CallInFlight<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// An admitted call, and its place for calls that count.
-#[derive(Debug)]
-pub struct Admitted<'a> {
-    call: Option<CallInFlight<'a>>,
-    heavy: Option<HeavyBody>,
-}
-
-impl Admitted<'_> {
-    /// False for health and metrics.
-    pub fn is_counted(&self) -> bool {
-        self.call.is_some()
-    }
-
-    /// The body, unless its declared length is light.
-    pub fn heavy(&self) -> Option<HeavyBody> {
-        self.heavy.clone()
-    }
-}
-
-/// A body that is or may become heavy. Once it is, all its bytes count until all clones drop.
-#[derive(Debug, Clone)]
-pub struct HeavyBody(Arc<Reservation>);
-
-#[derive(Debug)]
-struct Reservation {
-    load: Load,
-    bytes: AtomicUsize,
-}
-
-impl HeavyBody {
-    /// Whether there is room for the first `arrived` bytes of the body.
-    pub fn has_room(&self, arrived: usize) -> bool {
-        if arrived <= UNCOUNTED {
-            return true;
-        }
-        let Reservation { load, bytes } = &*self.0;
-        let more = arrived - bytes.swap(arrived, Ordering::Relaxed);
-        let all = load.0.body_bytes.fetch_add(more, Ordering::Relaxed) + more;
-        if all > load.0.max_body_bytes {
-            load.count_shed();
-            return false;
-        }
-        true
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        self.load.0.body_bytes.fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);
     }
 }

@@ -9,13 +9,19 @@ use crate::telemetry::traces::{KeyNames, Tracing};
 
 mod load;
 
+mod holdings;
+
+mod arrival;
+
 mod refusals;
 
 mod watchers;
 
-pub use load::{Admitted, CallInFlight, HeavyBody, LIGHT, Load, MAX_UNREAD_BYTES};
+pub use arrival::{Arrival, ArrivingBody, BodyError, Unfit};
+pub use holdings::{Budget, Counted, Holdings, Sizes};
+pub use load::{LIGHT, Load};
 pub use refusals::{Caller, Refusals};
-pub use watchers::{Event, MAX_WATCHERS, Watchers};
+pub use watchers::{Event, MAX_WATCHERS, Subscriber, Watchers};
 
 /// The state that all doors share.
 #[derive(Debug, Clone)]

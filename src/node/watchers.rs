@@ -9,10 +9,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
-use crate::access::Access;
+use crate::access::{Access, TokenHash};
 
 /// The most subscribers at once.
 pub const MAX_WATCHERS: usize = 32;
+
+/// Places that only operators get.
+const FOR_OPERATORS: usize = 8;
+
+/// Places of one token, unless it is an operator's.
+const OF_A_TOKEN: usize = (MAX_WATCHERS - FOR_OPERATORS) / 2;
 
 /// Snapshots that may wait for a subscriber.
 const UNREAD: usize = 2;
@@ -30,27 +36,36 @@ struct State {
     is_closed: bool,
 }
 
+/// A caller that subscribes.
+#[derive(Debug, Clone, Default)]
+pub struct Subscriber {
+    /// Whether it may read keys in clear.
+    pub in_clear: bool,
+    /// Whether it may do what operators do.
+    pub is_operator: bool,
+    pub token: Option<TokenHash>,
+    /// The tokens by which it was permitted.
+    pub access: Access,
+}
+
 #[derive(Debug)]
 struct Watcher {
     events: Sender<Event>,
-    /// Whether it may read keys in clear.
-    in_clear: bool,
-    /// The tokens by which it was permitted.
-    access: Access,
+    subscriber: Subscriber,
 }
 
 impl Watchers {
     /// Adds a subscriber, with the result of `first`. No second ends between the two. `None`: there
-    /// are too many. After [`Self::close`] its events end at once.
-    pub fn join<T>(&self, in_clear: bool, access: Access, first: impl FnOnce() -> T) -> Option<(T, Receiver<Event>)> {
+    /// are too many, or too many of its token. After [`Self::close`] its events end at once.
+    pub fn join<T>(&self, subscriber: Subscriber, first: impl FnOnce() -> T) -> Option<(T, Receiver<Event>)> {
         let mut state = self.lock();
         state.watchers.retain(|watcher| !watcher.events.is_closed());
-        if state.watchers.len() >= MAX_WATCHERS {
+        if !state.has_place(&subscriber) {
             return None;
         }
         let (sender, receiver) = mpsc::channel(UNREAD);
         if !state.is_closed {
-            state.watchers.push(Watcher { events: sender, in_clear, access });
+            state.watchers.push(Watcher { events: sender, subscriber });
         }
         Some((first(), receiver))
     }
@@ -61,9 +76,10 @@ impl Watchers {
         let mut state = self.lock();
         observe();
         let mut rendered = [None, None];
-        state.watchers.retain(|Watcher { events, in_clear, access: known }| {
-            !events.is_closed() && known == access && {
-                let event = rendered[usize::from(*in_clear)].get_or_insert_with(|| render(*in_clear));
+        state.watchers.retain(|Watcher { events, subscriber }| {
+            !events.is_closed() && subscriber.access == *access && {
+                let in_clear = subscriber.in_clear;
+                let event = rendered[usize::from(in_clear)].get_or_insert_with(|| render(in_clear));
                 events.try_send(event.clone()).is_ok()
             }
         });
@@ -84,6 +100,17 @@ impl Watchers {
     }
 }
 
+impl State {
+    fn has_place(&self, subscriber: &Subscriber) -> bool {
+        let others = || self.watchers.iter().map(|watcher| &watcher.subscriber).filter(|other| !other.is_operator);
+        let has_share = || {
+            others().count() < MAX_WATCHERS - FOR_OPERATORS
+                && others().filter(|other| other.token == subscriber.token).count() < OF_A_TOKEN
+        };
+        self.watchers.len() < MAX_WATCHERS && (subscriber.is_operator || has_share())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::sync::mpsc::error::TryRecvError;
@@ -94,11 +121,30 @@ mod tests {
         text.as_bytes().into()
     }
 
+    fn operator(in_clear: bool) -> Subscriber {
+        Subscriber { in_clear, is_operator: true, ..Subscriber::default() }
+    }
+
+    #[test]
+    fn tokens_for_checks_leave_places_for_each_other_and_for_operators() {
+        let watchers = Watchers::default();
+        let mut joined = Vec::new();
+        let mut join = |subscriber: &Subscriber| {
+            let places = std::iter::from_fn(|| watchers.join(subscriber.clone(), || ())).take(100);
+            let before = joined.len();
+            joined.extend(places);
+            joined.len() - before
+        };
+        let of = |token| Subscriber { token: Some(TokenHash::of(token)), ..Subscriber::default() };
+        assert_eq!([join(&of("a")), join(&of("b")), join(&of("c"))], [12, 12, 0]);
+        assert_eq!(join(&operator(true)), 8);
+    }
+
     #[test]
     fn one_rendering_serves_all_subscribers_alike() {
         let watchers = Watchers::default();
         let mut joined: Vec<_> =
-            [false, true, false].map(|clear| watchers.join(clear, Access::default(), || ()).unwrap().1).into();
+            [false, true, false].map(|clear| watchers.join(operator(clear), || ()).unwrap().1).into();
         let rendered = Mutex::new(Vec::new());
         watchers.publish(
             &Access::default(),
@@ -117,13 +163,12 @@ mod tests {
     #[test]
     fn subscribers_are_limited_and_free_their_places() {
         let watchers = Watchers::default();
-        let mut joined: Vec<_> =
-            (0..MAX_WATCHERS).map(|_| watchers.join(false, Access::default(), || ()).unwrap()).collect();
+        let mut joined: Vec<_> = (0..MAX_WATCHERS).map(|_| watchers.join(operator(false), || ()).unwrap()).collect();
         let mut is_rendered = false;
-        assert!(watchers.join(false, Access::default(), || is_rendered = true).is_none());
+        assert!(watchers.join(operator(false), || is_rendered = true).is_none());
         assert!(!is_rendered);
         joined.pop();
-        assert!(watchers.join(false, Access::default(), || ()).is_some());
+        assert!(watchers.join(operator(false), || ()).is_some());
         drop(joined);
         assert!(!watchers.is_watched());
     }
@@ -131,7 +176,7 @@ mod tests {
     #[test]
     fn slow_subscribers_are_dropped() {
         let watchers = Watchers::default();
-        let [mut slow, mut quick] = [(); 2].map(|()| watchers.join(false, Access::default(), || ()).unwrap().1);
+        let [mut slow, mut quick] = [(); 2].map(|()| watchers.join(operator(false), || ()).unwrap().1);
         for second in 0..=UNREAD {
             watchers.publish(&Access::default(), || (), |_| event(&second.to_string()));
             assert_eq!(quick.try_recv().unwrap(), event(&second.to_string()));
@@ -144,7 +189,7 @@ mod tests {
     #[test]
     fn changed_tokens_end_subscriptions() {
         let watchers = Watchers::default();
-        let (_, mut events) = watchers.join(true, Access::default(), || ()).unwrap();
+        let (_, mut events) = watchers.join(operator(true), || ()).unwrap();
         let changed = Access { allow_anonymous: true, ..Access::default() };
         watchers.publish(&changed, || (), |_| event("secret"));
         assert_eq!(events.try_recv(), Err(TryRecvError::Disconnected));
@@ -153,9 +198,9 @@ mod tests {
     #[test]
     fn closing_ends_present_and_later_subscriptions() {
         let watchers = Watchers::default();
-        let (_, mut before) = watchers.join(false, Access::default(), || ()).unwrap();
+        let (_, mut before) = watchers.join(operator(false), || ()).unwrap();
         watchers.close();
-        let (first, mut after) = watchers.join(false, Access::default(), || 7).unwrap();
+        let (first, mut after) = watchers.join(operator(false), || 7).unwrap();
         let ended = [before.try_recv(), after.try_recv()].map(Result::unwrap_err);
         assert_eq!((first, ended), (7, [TryRecvError::Disconnected; 2]));
     }

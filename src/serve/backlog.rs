@@ -15,25 +15,16 @@ use std::time::Duration;
 use scopeguard::guard;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use crate::node::{Load, MAX_UNREAD_BYTES};
+use super::metered_body::SHORT_ANSWER;
+use crate::node::{Budget, Holdings};
 
 /// Ticks in a client's time.
 const TICKS: usize = 2;
 
-/// Largest number of unread bytes of one connection.
-pub(super) const MAX_CONNECTION_BYTES: usize = 32 * 1024 * 1024;
-
-/// Unread bytes that each connection may have even if the node's budget is full. So clients that
-/// read receive answers.
-pub(super) const MIN_CONNECTION_BYTES: usize = 64 * 1024;
-
 /// The backlog of one connection.
 #[derive(Debug)]
 pub(super) struct Backlog {
-    /// The load of the node.
-    load: Load,
-    /// Unread bytes of this connection.
-    bytes: AtomicUsize,
+    holdings: Arc<Holdings>,
     /// Pieces that wait, counted by the tick at which they began. The slots cover a client's time
     /// and the current tick; ticks wrap at their number.
     waiting: [AtomicUsize; TICKS + 1],
@@ -48,10 +39,9 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    pub(super) fn new(load: Load) -> Self {
+    pub(super) fn new(holdings: Arc<Holdings>) -> Self {
         Self {
-            load,
-            bytes: AtomicUsize::new(0),
+            holdings,
             waiting: Default::default(),
             tick: AtomicUsize::new(0),
             is_http2: AtomicBool::new(false),
@@ -77,28 +67,9 @@ impl Backlog {
         self.active.store(true, Ordering::Relaxed);
     }
 
-    /// The load of the node.
-    pub(super) fn load(&self) -> &Load {
-        &self.load
-    }
-
-    /// Unread bytes of this connection.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    /// Counts the bytes of an answer, and returns whether they fit. Counting first keeps two
-    /// answers from sharing the last room.
-    pub(super) fn reserve(&self, bytes: usize) -> bool {
-        let of_connection = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let of_node = self.load.add_unread(bytes);
-        self.fits(of_connection, of_node)
-    }
-
-    /// Uncounts reserved bytes.
-    pub(super) fn release(&self, bytes: usize) {
-        self.load.remove_unread(bytes);
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    /// The bytes that the connection holds.
+    pub(super) fn holdings(&self) -> &Arc<Holdings> {
+        &self.holdings
     }
 
     /// Counts a piece that waits from now on, and returns the current tick.
@@ -115,12 +86,7 @@ impl Backlog {
 
     /// Whether the connection may get another answer.
     pub(super) fn has_room(&self) -> bool {
-        self.fits(self.bytes() + 1, self.load.unread_bytes() + 1)
-    }
-
-    /// Whether the connection and the node may have these numbers of unread bytes.
-    fn fits(&self, of_connection: usize, of_node: usize) -> bool {
-        of_connection <= MIN_CONNECTION_BYTES || (of_connection <= MAX_CONNECTION_BYTES && of_node <= MAX_UNREAD_BYTES)
+        self.holdings.has_room(Budget::Unread, SHORT_ANSWER)
     }
 
     /// Waits until an HTTP/2 connection has had nothing open for `idle`, and up to half of it more.

@@ -32,7 +32,7 @@ use crate::clock::Clock;
 use crate::config::{Limits, ServerTls};
 use crate::gateway::resp;
 use crate::http::suppress_spurious_wakes;
-use crate::node::{Caller, Load, Node, Refusals};
+use crate::node::{Arrival, Caller, Holdings, Load, Node, Refusals};
 use crate::reload::Reloader;
 use crate::telemetry::limiter::Limiter;
 use crate::timeouts;
@@ -50,7 +50,7 @@ pub(super) struct Connections {
     reloader: Arc<Reloader>,
     /// One permit per connection that may still be opened.
     free: Arc<Semaphore>,
-    /// Counts refused connections, and the unread bytes of the others.
+    /// Counts refused connections, and what the others hold.
     load: Load,
     /// Counts failed handshakes.
     refused: Refusals,
@@ -130,10 +130,11 @@ impl Connections {
         // On a listener for both IP versions, an IPv4 caller has an IPv6 address.
         let address = stream.peer_addr().ok().map(|address| address.ip().to_canonical());
         let caller = Caller { address, encrypted: tls.is_some() };
+        let holdings = Holdings::new(&self.load, address);
         let connection = Connection {
-            service: self.service.with_caller(caller),
+            service: self.service.with_caller(caller, holdings.clone()),
             protocol: self.protocol.clone(),
-            load: self.load.clone(),
+            holdings,
             end: self.open.0.subscribe(),
             limits: self.limits,
         };
@@ -174,8 +175,8 @@ impl OpenConnections {
 struct Connection {
     service: Service,
     protocol: Arc<Builder<StreamExecutor>>,
-    /// Counts the bytes that clients leave unread.
-    load: Load,
+    /// Counts what the client holds.
+    holdings: Arc<Holdings>,
     /// The end of the node waits for this receiver, also before the first request.
     end: watch::Receiver<()>,
     limits: Limits,
@@ -217,8 +218,8 @@ impl Connection {
     }
 
     async fn serve_http(self, service: HttpService, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-        let Self { protocol, load, mut end, limits, .. } = self;
-        let backlog = Arc::new(Backlog::new(load));
+        let Self { protocol, holdings, mut end, limits, .. } = self;
+        let backlog = Arc::new(Backlog::new(holdings));
         let io = TokioIo::new(TimeoutIo::new(stream, limits.request_timeout, limits.idle_timeout, backlog.clone()));
         let shared = backlog.clone();
         let age = service.connection_age();
@@ -226,15 +227,20 @@ impl Connection {
             let (version, service, backlog) = (request.version(), service.clone(), shared.clone());
             let open = (version == Version::HTTP_2).then(|| backlog.begin_request());
             let has_room = backlog.has_room();
+            // Here, and not in a task that waits for its turn: a rejected request keeps no fields.
+            let begun = Arrival::begin(backlog.holdings(), request);
             async move {
-                // A future that the block captures would be stored twice.
-                let answer = service.answer(request, has_room).await;
+                let (arrival, answer) = match begun {
+                    // A future that the block captures would be stored twice.
+                    Ok((arrival, request)) => (arrival, service.answer(request, has_room).await),
+                    Err(unfit) => (None, service.refuse(unfit)),
+                };
                 // A client that sends many requests at once gets one long answer per turn.
                 if is_long(&answer) {
                     yield_now().await;
                 }
                 let answer = metered(&backlog, version, answer);
-                drop(open);
+                drop((arrival, open));
                 Ok::<_, Infallible>(answer)
             }
         });

@@ -7,16 +7,15 @@ use std::time::Duration;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use hyper::body::Incoming;
 
-use super::rpc::{self, RpcCode, RpcError};
+use super::rpc::{self, RpcCode, RpcError, overloaded};
 use crate::access::{Need, Reach};
 use crate::gateway::envoy::messages::{
     HealthCheckRequest, HealthCheckResponse, RateLimitRequest, RateLimitResponse, ServingStatus,
 };
 use crate::gateway::envoy::{RateLimitError, should_rate_limit};
 use crate::http::{bearer, trace_context};
-use crate::node::{Caller, Node, Phase};
+use crate::node::{ArrivingBody, Caller, Holdings, Node, Phase, Unfit};
 use crate::telemetry::traces::{self, AnswerStatus, Protocol, Tracing};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -33,21 +32,23 @@ pub(super) struct RateLimitService {
     node: Node,
     reach: Reach,
     caller: Caller,
+    holdings: Arc<Holdings>,
 }
 
 impl RateLimitService {
     pub(super) fn new(node: Node, reach: Reach) -> Self {
-        Self { node, reach, caller: Caller::default() }
+        let holdings = Holdings::new(&node.load, None);
+        Self { node, reach, caller: Caller::default(), holdings }
     }
 
     /// The service of one connection.
-    pub(super) fn with_caller(&self, caller: Caller) -> Self {
-        Self { caller, ..self.clone() }
+    pub(super) fn with_caller(&self, caller: Caller, holdings: Arc<Holdings>) -> Self {
+        Self { caller, holdings, ..self.clone() }
     }
 
     /// Answers every request, even if a handler panics. Without `has_room` the client has left too
     /// many answers unread.
-    pub(super) async fn answer(self, request: Request<Incoming>, has_room: bool) -> Response {
+    pub(super) async fn answer(self, request: Request<ArrivingBody>, has_room: bool) -> Response {
         let answering = AssertUnwindSafe(self.route(request, has_room)).catch_unwind();
         answering.await.unwrap_or_else(|_| {
             tracing::error!("a gRPC call panicked");
@@ -55,7 +56,7 @@ impl RateLimitService {
         })
     }
 
-    async fn route(&self, request: Request<Incoming>, has_room: bool) -> Response {
+    async fn route(&self, request: Request<ArrivingBody>, has_room: bool) -> Response {
         let (head, body) = request.into_parts();
         if head.method != Method::POST {
             return (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "POST")]).into_response();
@@ -66,13 +67,23 @@ impl RateLimitService {
         }
         match head.uri.path() {
             SHOULD_RATE_LIMIT => rpc::answer(self.traced(&head.headers, body, has_room).await),
-            HEALTH_CHECK => rpc::answer(self.health(&head.headers, body).await),
+            HEALTH_CHECK => {
+                let is_plain = rpc::require_plain(&head.headers);
+                // Callers need no token, and their fields must not wait for their messages.
+                drop(head);
+                rpc::answer(self.health(is_plain, body, has_room).await)
+            }
             _ => failed(RpcCode::Unimplemented, "unknown method"),
         }
     }
 
     /// Decides a request in a span of its own, if it is recorded.
-    async fn traced(&self, headers: &HeaderMap, body: Incoming, has_room: bool) -> Result<RateLimitResponse, RpcError> {
+    async fn traced(
+        &self,
+        headers: &HeaderMap,
+        body: ArrivingBody,
+        has_room: bool,
+    ) -> Result<RateLimitResponse, RpcError> {
         let deciding = self.should_rate_limit(headers, body, has_room);
         let Some(span) = self.node.tracing.as_ref().and_then(|tracing| self.begin(tracing, headers)) else {
             return deciding.await;
@@ -98,13 +109,15 @@ impl RateLimitService {
     async fn should_rate_limit(
         &self,
         headers: &HeaderMap,
-        body: Incoming,
+        body: ArrivingBody,
         has_room: bool,
     ) -> Result<RateLimitResponse, RpcError> {
-        let _admitted = self.node.load.admit_call().filter(|_| has_room).ok_or_else(overloaded)?;
+        self.require_room(has_room)?;
         self.permit(headers)?;
+        self.holdings.note_rights(|| bearer(headers));
         let left = rpc::timeout(headers).map(with_margin);
-        let request: RateLimitRequest = rpc::read(headers, body).await?;
+        rpc::require_plain(headers)?;
+        let request: RateLimitRequest = rpc::read(body).await?;
         should_rate_limit(&self.node.engine, &request, left).await.map_err(|error| match error {
             RateLimitError::Invalid(fault) => RpcError::new(RpcCode::InvalidArgument, fault),
             RateLimitError::Unavailable(error) => RpcError::new(RpcCode::Unavailable, error.to_string()),
@@ -124,8 +137,23 @@ impl RateLimitService {
         })
     }
 
-    async fn health(&self, headers: &HeaderMap, body: Incoming) -> Result<HealthCheckResponse, RpcError> {
-        let HealthCheckRequest { service } = rpc::read(headers, body).await?;
+    fn require_room(&self, has_room: bool) -> Result<(), RpcError> {
+        if has_room {
+            return Ok(());
+        }
+        self.node.load.count_shed();
+        Err(overloaded())
+    }
+
+    async fn health(
+        &self,
+        is_plain: Result<(), RpcError>,
+        body: ArrivingBody,
+        has_room: bool,
+    ) -> Result<HealthCheckResponse, RpcError> {
+        self.require_room(has_room)?;
+        is_plain?;
+        let HealthCheckRequest { service } = rpc::read(body).await?;
         if !SERVICES.contains(&service.as_str()) {
             return Err(RpcError::new(RpcCode::NotFound, "unknown service"));
         }
@@ -139,8 +167,12 @@ fn failed(code: RpcCode, message: &str) -> Response {
     rpc::answer(Err::<RateLimitResponse, _>(RpcError::new(code, message)))
 }
 
-fn overloaded() -> RpcError {
-    RpcError::new(RpcCode::Unavailable, "the node has too many calls: retry in a second")
+/// The answer to a request that the node rejects before it serves it.
+pub(super) fn refuse_request(unfit: Unfit) -> Response {
+    match unfit {
+        Unfit::TooManyFields => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response(),
+        Unfit::Overloaded => rpc::answer(Err::<RateLimitResponse, _>(overloaded())),
+    }
 }
 
 /// Timers fire late, and the answer needs time to reach the caller: a third of what it waits.

@@ -68,6 +68,15 @@ impl FramingGuard {
         }
     }
 
+    /// Whether a head has begun and not ended.
+    pub(super) fn is_in_head(&self) -> bool {
+        match self.part {
+            Part::Field | Part::Digits => true,
+            Part::Request => self.length > 0,
+            _ => false,
+        }
+    }
+
     /// Skips the available part of the rest of a body or chunk.
     fn skip(&mut self, left: u64, there: usize, rest: fn(u64) -> Part, next: Part) -> usize {
         let passed = usize::try_from(left).unwrap_or(usize::MAX).min(there);

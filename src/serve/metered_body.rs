@@ -15,7 +15,8 @@ use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
 
 use super::backlog::Backlog;
-use crate::http::refuse_answer;
+use crate::http::{is_body_optional, refuse_answer};
+use crate::node::Budget;
 
 /// An answer is sent in pieces of this many bytes, so that its progress is visible.
 const PIECE_BYTES: usize = 16 * 1024;
@@ -27,6 +28,9 @@ const OVERHEAD_BYTES: usize = 4 * 1024;
 /// bound them.
 const UNMETERED_BYTES: usize = 1024;
 
+/// Bytes that a decision takes in the budget, at most.
+pub(super) const SHORT_ANSWER: usize = OVERHEAD_BYTES + UNMETERED_BYTES;
+
 /// Meters an answer. If there is no room for it, returns 503 instead.
 pub(super) fn metered(backlog: &Arc<Backlog>, version: Version, answer: Response) -> Response {
     let is_http2 = version == Version::HTTP_2;
@@ -34,24 +38,36 @@ pub(super) fn metered(backlog: &Arc<Backlog>, version: Version, answer: Response
     if !is_stream && (length == 0 || (!is_http2 && length <= UNMETERED_BYTES)) {
         return answer;
     }
-    let is_refused = answer.status() == StatusCode::SERVICE_UNAVAILABLE;
+    if is_http2 && answer.status() == StatusCode::SERVICE_UNAVAILABLE {
+        return metered_refusal(backlog, answer);
+    }
     let (reservation, fits) = Reservation::new(backlog, length);
-    // A short answer is no longer than its refusal, and health is always answered.
-    if fits || (length <= UNMETERED_BYTES && !is_refused && !is_stream) {
+    if fits {
         return reservation.attach(answer);
     }
     drop(reservation);
-    let mut refusal = if is_refused { answer } else { refuse_answer(backlog.load(), &answer) };
-    if is_http2 {
-        let (reservation, fits) = Reservation::new(backlog, self::length(&refusal));
-        if fits {
-            return reservation.attach(refusal);
-        }
-        // HTTP/2 sends header fields without a window, so a 503 without a body never waits.
-        *refusal.body_mut() = Body::empty();
-        refusal.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+    if is_body_optional(&answer) {
+        return without_body(answer);
     }
-    refusal
+    let is_refused = answer.status() == StatusCode::SERVICE_UNAVAILABLE;
+    let refusal = if is_refused { answer } else { refuse_answer(backlog.holdings().load(), &answer) };
+    if is_http2 { metered_refusal(backlog, refusal) } else { refusal }
+}
+
+/// Meters a refusal over HTTP/2, which takes nothing from other connections.
+fn metered_refusal(backlog: &Arc<Backlog>, refusal: Response) -> Response {
+    let length = length(&refusal);
+    if !backlog.holdings().has_own_room(Budget::Unread, length + OVERHEAD_BYTES) {
+        return without_body(refusal);
+    }
+    Reservation::new(backlog, length).0.attach(refusal)
+}
+
+/// The answer without its body. HTTP/2 sends header fields without a window, so it never waits.
+fn without_body(mut answer: Response) -> Response {
+    *answer.body_mut() = Body::empty();
+    answer.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+    answer
 }
 
 /// Whether the answer is longer than a decision, which has a few hundred bytes.
@@ -82,7 +98,7 @@ impl Reservation {
     /// Counts the bytes, and returns whether they fit.
     fn new(backlog: &Arc<Backlog>, length: usize) -> (Self, bool) {
         let bytes = length + OVERHEAD_BYTES;
-        let fits = backlog.reserve(bytes);
+        let fits = backlog.holdings().reserve(Budget::Unread, bytes);
         (Self { backlog: backlog.clone(), bytes }, fits)
     }
 
@@ -102,7 +118,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.backlog.release(self.bytes);
+        self.backlog.holdings().release(Budget::Unread, self.bytes);
     }
 }
 
@@ -252,12 +268,22 @@ impl AsRef<[u8]> for Piece {
 mod tests {
     use std::future::poll_fn;
 
-    use super::super::backlog::{MAX_CONNECTION_BYTES, MIN_CONNECTION_BYTES};
     use super::*;
-    use crate::node::{Load, MAX_UNREAD_BYTES};
+    use crate::node::{Holdings, Load};
 
+    /// The share of each connection, and the most of one connection.
+    const OWN_BYTES: usize = 64 * 1024;
+    const MAX_CONNECTION_BYTES: usize = 32 * 1024 * 1024;
+
+    /// A connection from an address of its own, with the right to check.
     fn backlog_of(load: &Load) -> Arc<Backlog> {
-        Arc::new(Backlog::new(load.clone()))
+        let holdings = Holdings::new(load, None);
+        holdings.note_rights(|| None);
+        Arc::new(Backlog::new(holdings))
+    }
+
+    fn unread(backlog: &Backlog) -> usize {
+        backlog.holdings().held(Budget::Unread)
     }
 
     fn metered(backlog: &Arc<Backlog>, answer: Response) -> Response {
@@ -282,14 +308,14 @@ mod tests {
             let mut answer = metered(&backlog, answer(length));
             let mut kept = Vec::new();
             while !answer.body().is_end_stream() {
-                assert!(load.unread_bytes() >= length, "{length}");
+                assert!(unread(&backlog) >= length, "{length}");
                 kept.push(first_piece(&mut answer).await);
             }
             assert_eq!(kept.iter().map(Bytes::len).sum::<usize>(), length);
             drop(answer);
-            assert!(load.unread_bytes() >= length, "{length}");
+            assert!(unread(&backlog) >= length, "{length}");
             drop(kept);
-            assert_eq!((load.unread_bytes(), backlog.bytes()), (0, 0));
+            assert_eq!(unread(&backlog), 0);
         }
     }
 
@@ -331,26 +357,44 @@ mod tests {
     fn a_full_node_leaves_each_connection_its_share() {
         let load = Load::default();
         let others: Vec<_> = (0..16).map(|_| backlog_of(&load)).collect();
-        let fill = |other| metered(other, answer(MAX_UNREAD_BYTES / 16 - OVERHEAD_BYTES));
+        let fill = |other| metered(other, answer(2 * MAX_CONNECTION_BYTES / 16 + OWN_BYTES - OVERHEAD_BYTES));
         let _kept: Vec<_> = others.iter().map(fill).collect();
         assert!(others.iter().all(|other| !other.has_room()));
         let backlog = backlog_of(&load);
-        let first = metered(&backlog, answer(MIN_CONNECTION_BYTES - OVERHEAD_BYTES));
-        let second = metered(&backlog, answer(MIN_CONNECTION_BYTES - OVERHEAD_BYTES));
+        let first = metered(&backlog, answer(OWN_BYTES - OVERHEAD_BYTES));
+        let second = metered(&backlog, answer(OWN_BYTES - OVERHEAD_BYTES));
         assert_eq!([first, second].map(|answer| answer.status()), [StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE]);
     }
 
     #[test]
     fn a_refusal_without_room_has_no_body() {
         let load = Load::default();
-        let _full = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES - OVERHEAD_BYTES));
-        let _fuller = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES - OVERHEAD_BYTES));
+        let _full = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES + OWN_BYTES - OVERHEAD_BYTES));
+        let _fuller = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES + OWN_BYTES - OVERHEAD_BYTES));
         let backlog = backlog_of(&load);
-        let refusals: Vec<_> = (0..200).map(|_| metered(&backlog, answer(MIN_CONNECTION_BYTES))).collect();
+        let refusals: Vec<_> = (0..200).map(|_| metered(&backlog, answer(OWN_BYTES))).collect();
         assert!(refusals.iter().all(|refusal| refusal.status() == StatusCode::SERVICE_UNAVAILABLE));
         assert!(refusals[0].body().size_hint().lower() > 0);
         assert!(refusals[199].body().is_end_stream());
-        assert!(backlog.bytes() <= MIN_CONNECTION_BYTES);
+        assert!(unread(&backlog) <= OWN_BYTES);
+    }
+
+    #[test]
+    fn an_answer_whose_status_says_all_loses_its_body_alone() {
+        let load = Load::default();
+        let backlog = Arc::new(Backlog::new(Holdings::new(&load, None)));
+        let strangers: Vec<_> = (0..4).map(|_| Arc::new(Backlog::new(Holdings::new(&load, None)))).collect();
+        let _full: Vec<_> = strangers.iter().map(|other| metered(other, answer(8 * 1024 * 1024))).collect();
+        let health = || {
+            let mut health = answer(300);
+            crate::http::make_body_optional(&mut health);
+            metered(&backlog, health)
+        };
+        let answers: Vec<_> = (0..200).map(|_| health()).collect();
+        assert!(answers.iter().all(|answer| answer.status() == StatusCode::OK));
+        assert!(!answers[0].body().is_end_stream() && answers[199].body().is_end_stream());
+        assert!(unread(&backlog) <= OWN_BYTES);
+        assert_eq!(metered(&backlog_of(&load), answer(1024 * 1024)).status(), StatusCode::OK, "callers with rights");
     }
 
     #[test]
@@ -358,9 +402,9 @@ mod tests {
         let load = Load::default();
         let backlog = backlog_of(&load);
         let _short = super::metered(&backlog, Version::HTTP_11, answer(UNMETERED_BYTES));
-        assert_eq!(load.unread_bytes(), 0);
+        assert_eq!(unread(&backlog), 0);
         let _long = super::metered(&backlog, Version::HTTP_11, answer(UNMETERED_BYTES + 1));
-        assert_eq!(load.unread_bytes(), OVERHEAD_BYTES + UNMETERED_BYTES + 1);
+        assert_eq!(unread(&backlog), OVERHEAD_BYTES + UNMETERED_BYTES + 1);
     }
 
     /// A stream whose first event has 300 bytes.
@@ -393,31 +437,31 @@ mod tests {
     async fn events_of_a_stream_count_one_by_one() {
         let load = Load::default();
         let backlog = backlog_of(&load);
-        let mut answer = metered(&backlog, stream(&[300, 2 * PIECE_BYTES, MAX_CONNECTION_BYTES, 7]));
+        let mut answer = metered(&backlog, stream(&[300, 2 * PIECE_BYTES, 2 * MAX_CONNECTION_BYTES, 7]));
         // The first event counts, even if the client never asks for it.
-        assert_eq!((load.unread_bytes(), backlog.was_idle()), (300 + OVERHEAD_BYTES, true));
+        assert_eq!((unread(&backlog), backlog.was_idle()), (300 + OVERHEAD_BYTES, true));
         let short = first_piece(&mut answer).await;
-        assert_eq!((short.len(), load.unread_bytes()), (300, 300 + OVERHEAD_BYTES));
+        assert_eq!((short.len(), unread(&backlog)), (300, 300 + OVERHEAD_BYTES));
         drop(short);
         // A stream between two events is no overdue client, and its connection is not idle.
-        assert_eq!((load.unread_bytes(), backlog.was_idle()), (0, false));
+        assert_eq!((unread(&backlog), backlog.was_idle()), (0, false));
         assert_eq!([(); 5].map(|()| backlog.tick()), [false; 5]);
         let half = first_piece(&mut answer).await;
-        assert_eq!((half.len(), load.unread_bytes()), (PIECE_BYTES, 2 * PIECE_BYTES + OVERHEAD_BYTES));
+        assert_eq!((half.len(), unread(&backlog)), (PIECE_BYTES, 2 * PIECE_BYTES + OVERHEAD_BYTES));
         assert_eq!([(); 3].map(|()| backlog.tick()), [false, false, true]);
         drop((half, first_piece(&mut answer).await));
-        assert_eq!(load.unread_bytes(), 0);
+        assert_eq!(unread(&backlog), 0);
         // An event without room ends the stream.
         assert!(poll_fn(|cx| Pin::new(answer.body_mut()).poll_frame(cx)).await.is_none());
         drop(answer);
-        assert_eq!((load.unread_bytes(), backlog.bytes()), (0, 0));
+        assert_eq!(unread(&backlog), 0);
     }
 
     #[test]
     fn stream_without_room_is_refused() {
         let load = Load::default();
-        let _full = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES - OVERHEAD_BYTES));
-        let _fuller = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES - OVERHEAD_BYTES));
+        let _full = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES + OWN_BYTES - OVERHEAD_BYTES));
+        let _fuller = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES + OWN_BYTES - OVERHEAD_BYTES));
         let backlog = backlog_of(&load);
         let streams: Vec<_> = (0..20).map(|_| metered(&backlog, stream(&[300])).status()).collect();
         assert_eq!((streams[0], streams[19]), (StatusCode::OK, StatusCode::OK));

@@ -10,12 +10,12 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::Response;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Frame, Incoming, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::{Frame, SizeHint};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use prost::Message;
 
-use crate::node::LIGHT;
+use crate::node::{ArrivingBody, BodyError, LIGHT};
 
 /// The longest message, bytes. HTTP bodies up to it are light, so calls need no budget for theirs.
 const MAX_MESSAGE_BYTES: usize = LIGHT;
@@ -74,20 +74,48 @@ fn status_headers(code: RpcCode) -> HeaderMap {
     HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from(code as u16))])
 }
 
-/// Reads the only message of a call.
-pub(super) async fn read<M: Message + Default>(headers: &HeaderMap, body: Incoming) -> Result<M, RpcError> {
-    if headers.get(GRPC_ENCODING).is_some_and(|encoding| encoding != "identity") {
-        return Err(RpcError::new(RpcCode::Unimplemented, "compressed messages are not supported: send `identity`"));
+/// Whether the messages of a call are not compressed.
+///
+/// # Errors
+/// They are.
+pub(super) fn require_plain(headers: &HeaderMap) -> Result<(), RpcError> {
+    match headers.get(GRPC_ENCODING) {
+        Some(encoding) if encoding != "identity" => Err(compressed()),
+        _ => Ok(()),
     }
-    let reading = Limited::new(body, PREFIX_BYTES + MAX_MESSAGE_BYTES).collect();
-    let Ok(read) = tokio::time::timeout(MESSAGE_TIMEOUT, reading).await else {
+}
+
+/// Reads the only message of a call.
+pub(super) async fn read<M: Message + Default>(body: ArrivingBody) -> Result<M, RpcError> {
+    let Ok(read) = tokio::time::timeout(MESSAGE_TIMEOUT, whole(body)).await else {
         return Err(RpcError::new(RpcCode::DeadlineExceeded, "the message did not arrive in time"));
     };
-    let bytes = read.map_err(|error| match error.is::<LengthLimitError>() {
-        true => too_long(),
-        false => RpcError::new(RpcCode::Internal, "the message broke off before its end"),
-    })?;
-    message(&bytes.to_bytes())
+    message(&read?)
+}
+
+/// The bytes of a body, copied: the pieces of a slow client would keep the buffers of all frames.
+async fn whole(mut body: ArrivingBody) -> Result<Vec<u8>, RpcError> {
+    let mut whole = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| match error {
+            BodyError::NoRoom => overloaded(),
+            BodyError::Broken(_) => RpcError::new(RpcCode::Internal, "the message broke off before its end"),
+        })?;
+        whole.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+        if whole.len() > PREFIX_BYTES + MAX_MESSAGE_BYTES {
+            return Err(too_long());
+        }
+    }
+    Ok(whole)
+}
+
+/// The status of a call without room.
+pub(super) fn overloaded() -> RpcError {
+    RpcError::new(RpcCode::Unavailable, "the node has too many calls: retry in a second")
+}
+
+fn compressed() -> RpcError {
+    RpcError::new(RpcCode::Unimplemented, "compressed messages are not supported: send `identity`")
 }
 
 fn too_long() -> RpcError {
@@ -106,7 +134,7 @@ fn message<M: Message + Default>(bytes: &[u8]) -> Result<M, RpcError> {
         0 if message.len() == length => M::decode(message)
             .map_err(|error| RpcError::new(RpcCode::InvalidArgument, format!("the message is malformed: {error}"))),
         0 => Err(RpcError::new(RpcCode::Internal, "the call must have exactly one whole message")),
-        _ => Err(RpcError::new(RpcCode::Unimplemented, "compressed messages are not supported: send `identity`")),
+        _ => Err(compressed()),
     }
 }
 

@@ -8,14 +8,13 @@ use std::time::Duration;
 use axum::http::Request;
 use axum::response::Response;
 use futures_util::future::Either;
-use hyper::body::Incoming;
 use tokio::time::sleep;
 
-use super::envoy::RateLimitService;
+use super::envoy::{self, RateLimitService};
 use crate::config::ServerTls;
 use crate::gateway::resp;
-use crate::http::CheckService;
-use crate::node::Caller;
+use crate::http::{self, CheckService};
+use crate::node::{ArrivingBody, Caller, Holdings, Unfit};
 use crate::reload::Reloader;
 
 /// The service of a listener, or of one of its connections.
@@ -35,13 +34,15 @@ pub(super) enum HttpService {
 
 impl Service {
     /// The service of one connection.
-    pub(super) fn with_caller(&self, caller: Caller) -> Self {
+    pub(super) fn with_caller(&self, caller: Caller, holdings: Arc<Holdings>) -> Self {
         match self {
-            Self::Http(HttpService::Api(service)) => Self::Http(HttpService::Api(service.with_caller(caller))),
-            Self::Http(HttpService::Envoy(service, age)) => {
-                Self::Http(HttpService::Envoy(service.with_caller(caller), *age))
+            Self::Http(HttpService::Api(service)) => {
+                Self::Http(HttpService::Api(service.with_caller(caller, holdings)))
             }
-            Self::Resp(service) => Self::Resp(service.with_caller(caller)),
+            Self::Http(HttpService::Envoy(service, age)) => {
+                Self::Http(HttpService::Envoy(service.with_caller(caller, holdings), *age))
+            }
+            Self::Resp(service) => Self::Resp(service.with_caller(caller, holdings)),
         }
     }
 
@@ -60,12 +61,20 @@ impl HttpService {
     /// Each request moves its future. So it has no layer around the API, and a box around gRPC.
     pub(super) fn answer(
         self,
-        request: Request<Incoming>,
+        request: Request<ArrivingBody>,
         has_room: bool,
     ) -> Either<impl Future<Output = Response>, Pin<Box<impl Future<Output = Response>>>> {
         match self {
             Self::Api(service) => Either::Left(service.answer(request, has_room)),
             Self::Envoy(service, _) => Either::Right(Box::pin(service.answer(request, has_room))),
+        }
+    }
+
+    /// Answers a request that is rejected before it is served.
+    pub(super) fn refuse(&self, unfit: Unfit) -> Response {
+        match self {
+            Self::Api(_) => http::refuse_request(unfit),
+            Self::Envoy(..) => envoy::refuse_request(unfit),
         }
     }
 

@@ -19,9 +19,13 @@ use tokio::time::{Interval, interval};
 
 use super::backlog::Backlog;
 use super::framing::FramingGuard;
+use crate::node::{Budget, Counted};
 
 /// The beginning of every HTTP/2 connection (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Bytes of an unfinished head that do not count.
+const SHORT_HEAD: usize = 8 * 1024;
 
 /// A stream with limits on the time of its client. It rejects requests of ambiguous length.
 pub(super) struct TimeoutIo<S> {
@@ -36,6 +40,9 @@ pub(super) struct TimeoutIo<S> {
     passed: u32,
     /// Learns that the connection speaks HTTP/2.
     backlog: Arc<Backlog>,
+    /// Bytes of the head that has begun. Long ones count.
+    head: usize,
+    counted: Counted,
 }
 
 /// The side that must act next.
@@ -75,8 +82,10 @@ impl State {
     fn written(self, all: bool) -> Self {
         match self {
             Self::Http2 | Self::Http2Blocked => Self::Http2,
-            Self::Preface(_) | Self::Response | Self::Idle if all => Self::Idle,
-            Self::Preface(_) | Self::Response | Self::Idle => Self::Response,
+            // On a listener for HTTP/2 alone, the node sends its settings before the preface comes.
+            Self::Preface(_) => self,
+            Self::Response | Self::Idle if all => Self::Idle,
+            Self::Response | Self::Idle => Self::Response,
         }
     }
 
@@ -84,7 +93,8 @@ impl State {
     fn blocked(self) -> Self {
         match self {
             Self::Http2 | Self::Http2Blocked => Self::Http2Blocked,
-            Self::Preface(_) | Self::Response | Self::Idle => Self::Response,
+            Self::Preface(_) => self,
+            Self::Response | Self::Idle => Self::Response,
         }
     }
 }
@@ -101,7 +111,19 @@ impl<S> TimeoutIo<S> {
         let mut ticks = interval(tick);
         ticks.reset();
         let limits = [ticks_in(request), ticks_in(idle).saturating_add(1)];
-        Self { stream, framing: FramingGuard::default(), ticks, limits, state: State::Preface(0), passed: 0, backlog }
+        let (framing, counted) = (FramingGuard::default(), Counted::new(backlog.holdings(), Budget::Bodies));
+        Self { stream, framing, ticks, limits, state: State::Preface(0), passed: 0, backlog, head: 0, counted }
+    }
+
+    /// Counts the bytes of a head that has not ended, and returns whether they fit.
+    fn has_room(&mut self, read: usize) -> bool {
+        self.head = if self.framing.is_in_head() { self.head + read } else { 0 };
+        let is_long = self.head > SHORT_HEAD;
+        if is_long {
+            return self.counted.set(self.head);
+        }
+        self.counted.shrink(0);
+        true
     }
 
     fn set_state(&mut self, state: State) {
@@ -177,7 +199,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimeoutIo<S> {
         if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, buffer) {
             let bytes = &mut buffer.filled_mut()[before..];
             self.framing.read(bytes);
-            let state = self.state.read(bytes);
+            let (state, length) = (self.state.read(bytes), bytes.len());
+            if !self.has_room(length) {
+                return Poll::Ready(Err(io::Error::other("the node has no room for a long head")));
+            }
             self.set_state(state);
             if state == State::Http2 {
                 self.backlog.begin_http2();
@@ -221,12 +246,16 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimeoutIo<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::Load;
+    use crate::node::{Holdings, Load};
+
+    fn backlog() -> Arc<Backlog> {
+        Arc::new(Backlog::new(Holdings::new(&Load::default(), None)))
+    }
 
     #[tokio::test]
     async fn slow_clients_exhaust_their_time() {
         let second = Duration::from_secs(1);
-        let mut io = TimeoutIo::new((), 2 * second, 10 * second, Arc::new(Backlog::new(Load::default())));
+        let mut io = TimeoutIo::new((), 2 * second, 10 * second, backlog());
         let mut ticks = |state| {
             io.set_state(state);
             (1..30).find(|_| io.tick())
@@ -239,7 +268,7 @@ mod tests {
     #[tokio::test]
     async fn partial_reads_of_a_preface_restart_no_timeout() {
         let second = Duration::from_secs(1);
-        let mut io = TimeoutIo::new((), 2 * second, 10 * second, Arc::new(Backlog::new(Load::default())));
+        let mut io = TimeoutIo::new((), 2 * second, 10 * second, backlog());
         let ticked = PREFACE[..5].iter().map(|byte| {
             io.set_state(io.state.read(&[*byte]));
             io.tick()
@@ -250,7 +279,7 @@ mod tests {
     #[tokio::test]
     async fn clients_that_read_a_stream_are_not_idle() {
         let second = Duration::from_secs(1);
-        let mut io = TimeoutIo::new((), 2 * second, 4 * second, Arc::new(Backlog::new(Load::default())));
+        let mut io = TimeoutIo::new((), 2 * second, 4 * second, backlog());
         let mut cx = Context::from_waker(std::task::Waker::noop());
         io.set_state(State::Response);
         for _ in 0..20 {
@@ -260,6 +289,22 @@ mod tests {
         assert_eq!((0..9).find(|_| io.tick()), Some(3));
     }
 
+    #[tokio::test]
+    async fn long_heads_count_until_they_end() {
+        let second = Duration::from_secs(1);
+        let backlog = backlog();
+        let held = || backlog.holdings().held(Budget::Bodies);
+        let mut io = TimeoutIo::new((), second, second, backlog.clone());
+        let mut read = |bytes: &mut [u8]| {
+            io.framing.read(bytes);
+            io.has_room(bytes.len())
+        };
+        assert!(read(&mut b"GET / HTTP/1.1\r\n".to_vec()) && held() == 0);
+        assert!(read(&mut vec![b'x'; 20_000]) && held() > 20_000);
+        assert!(!read(&mut vec![b'x'; 9_000_000]), "more than the half of all strangers' heads");
+        assert!(read(&mut b"\r\n\r\n".to_vec()) && held() == 0);
+    }
+
     #[test]
     fn received_bytes_decide_which_side_must_act() {
         let first = State::Preface(0);
@@ -267,6 +312,7 @@ mod tests {
         assert_eq!(first.read(&PREFACE[..12]).read(&PREFACE[12..]), State::Http2);
         assert_eq!(first.read(&PREFACE[..3]).read(b"NCE / HTTP/1.1"), State::Response);
         assert_eq!(first.read(&[PREFACE, b"more"].concat()), State::Http2);
+        assert_eq!(first.written(true).blocked().written(false).read(PREFACE), State::Http2);
         assert_eq!(State::Http2.written(false).read(b"ping"), State::Http2);
         assert_eq!(State::Http2.blocked().read(b"ping"), State::Http2Blocked);
         assert_eq!(State::Http2.blocked().written(false), State::Http2);

@@ -1,22 +1,29 @@
-//! Clients request long responses and do not read them. Memory stays bounded, and other clients get
-//! timely responses. `scripts/hostile` runs the same with 1000 connections for a minute.
+//! Clients request long responses and do not read them, or never end their requests. Memory stays
+//! bounded, and other clients get timely responses. `scripts/hostile` runs the same with 1000
+//! connections for a minute.
 
+use std::convert::Infallible;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::stream::{self, StreamExt};
+use http_body_util::StreamBody;
 use hyper::Request;
+use hyper::body::{Bytes, Frame};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::support::{Node, TOLLGATE, file_with, http, resident_kib};
+use super::doors::Doors;
+use crate::support::frames::{fields, frame, opening, pong, references, requests};
+use crate::support::{Node, TOLLGATE, http, resident_kib};
 
 /// The maximum resident memory of a node, KiB. The documents state it.
-const MAX_RESIDENT_KIB: u64 = 600 * 1024;
+const MAX_RESIDENT_KIB: u64 = 512 * 1024;
 
 /// The slowest response to a well-behaved caller. The suite runs on busy machines;
 /// `scripts/hostile` asserts 250 ms.
@@ -109,41 +116,45 @@ impl Probe {
     }
 }
 
-/// One attack: a node, many connections that send the same request, and a well-behaved caller.
-fn attack(transport: Transport, method: &'static str, path: &'static str, body: String) {
+/// One attack: a node, many clients, and a well-behaved caller. A client gets the number of
+/// requests to add to.
+fn attack<C: Future<Output = ()> + Send + 'static>(name: &str, client: impl Fn(&Doors, Arc<AtomicUsize>) -> C) {
     let connections = setting("TOLLGATE_HOSTILE_CONNECTIONS", 150);
     let span = Duration::from_secs(setting("TOLLGATE_HOSTILE_SECONDS", 4));
-    let file = file_with(
-        "limits: {request_timeout: 50s}\npolicies: {p: {quotas: [1000000 per 1h]}, inline: {inline: true, quotas: [5 per 1m]}}",
-    );
-    let node = Node::start_by(program(), &["--config", file.path().to_str().unwrap()]);
+    let doors = Doors::start_by(program(), "{request_timeout: 50s}");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let sent = Arc::new(AtomicUsize::new(0));
-    let body: Arc<str> = body.into();
     let mut attackers = JoinSet::new();
     for _ in 0..connections {
-        let (address, body, sent) = (node.address.clone(), body.clone(), sent.clone());
-        let client = async move {
-            match transport {
-                Transport::Http1 => over_http1(&address, method, path, &body, &sent, false).await,
-                Transport::Http1Sips => over_http1(&address, method, path, &body, &sent, true).await,
-                Transport::Http2 => over_http2(&address, method, path, &body, &sent).await,
-            }
-        };
-        attackers.spawn_on(client, runtime.handle());
+        attackers.spawn_on(client(&doors, sent.clone()), runtime.handle());
     }
-    let Probe { p50, p99, longest, resident } = Probe::run(&node, span);
-    let metrics = node.metrics();
+    let Probe { p50, p99, longest, resident } = Probe::run(&doors.node, span);
+    let metrics = doors.node.metrics();
     let shed = metrics.lines().find_map(|line| line.strip_prefix("tollgate_shed_total ")).unwrap();
     let sent = sent.load(Ordering::Relaxed);
     let resident_mib = resident / 1024;
-    println!("{path}: {sent} sent, {shed} shed, {resident_mib} MiB, p50 {p50:?}, p99 {p99:?}, longest {longest:?}");
+    println!("{name}: {sent} sent, {shed} shed, {resident_mib} MiB, p50 {p50:?}, p99 {p99:?}, longest {longest:?}");
     drop(attackers);
     runtime.shutdown_background();
     let max_wait = std::env::var_os("TOLLGATE_HOSTILE_CONNECTIONS").map_or(MAX_WAIT, |_| Duration::from_millis(250));
     assert!(resident < MAX_RESIDENT_KIB, "{resident} KiB");
     assert!(p99 < max_wait, "{p99:?}");
     assert!(sent > 0);
+}
+
+/// An attack by clients that send the same request.
+fn attack_by_requests(transport: Transport, method: &'static str, path: &'static str, body: String) {
+    let body: Arc<str> = body.into();
+    attack(path, |doors, sent| {
+        let (address, body) = (doors.node.address.clone(), body.clone());
+        async move {
+            match transport {
+                Transport::Http1 => over_http1(&address, method, path, &body, &sent, false).await,
+                Transport::Http1Sips => over_http1(&address, method, path, &body, &sent, true).await,
+                Transport::Http2 => over_http2(&address, method, path, &body, &sent).await,
+            }
+        }
+    });
 }
 
 async fn over_http1(address: &str, method: &str, path: &str, body: &str, sent: &AtomicUsize, sips: bool) {
@@ -190,7 +201,7 @@ async fn over_http2(address: &str, method: &str, path: &str, body: &str, sent: &
 
 macro_rules! attacks {
     ($($name:ident: $transport:ident, $method:literal $path:literal, $body:expr;)*) => {
-        $(#[test] fn $name() { attack(Transport::$transport, $method, $path, $body); })*
+        $(#[test] fn $name() { attack_by_requests(Transport::$transport, $method, $path, $body); })*
     };
 }
 
@@ -203,6 +214,11 @@ attacks! {
     sipped_valid_batches_are_bounded: Http1Sips, "POST" "/v1/check/batch", valid_batch();
     unread_descriptions_over_http1_are_bounded: Http1, "GET" "/openapi.json", String::new();
     unread_descriptions_over_http2_are_bounded: Http2, "GET" "/openapi.json", String::new();
+    unread_health_is_bounded: Http2, "GET" "/health/live", String::new();
+    unread_dashboards_over_http1_are_bounded: Http1, "GET" "/dashboard", String::new();
+    unread_dashboards_over_http2_are_bounded: Http2, "GET" "/dashboard", String::new();
+    unread_metrics_are_bounded: Http2, "GET" "/metrics", String::new();
+    heaviest_keys_are_read_by_few_threads: Http1Sips, "GET" "/v1/top", String::new();
     sipped_descriptions_are_bounded: Http1Sips, "GET" "/openapi.json", String::new();
     unread_policies_over_http1_are_bounded: Http1, "GET" "/v1/policies", String::new();
     unread_streams_over_http1_are_bounded: Http1, "GET" "/v1/live?seconds=900", String::new();
@@ -212,4 +228,146 @@ attacks! {
     unknown_policies_are_bounded: Http2, "POST" "/v1/check/batch", unknown_policies();
     faulty_quotas_are_bounded: Http1, "POST" "/v1/check/batch", faulty_quotas();
     short_batches_with_long_answers_are_bounded: Http2, "POST" "/v1/check/batch", short_batch();
+}
+
+/// The payload of the pings of a node.
+const NODE_PING: &[u8] = &[0x3b, 0x7c, 0xdb, 0x7a, 0x0b, 0x87, 0x16, 0xb4];
+
+/// Sends `bytes` and then `more` each second, reads nothing, and connects again when the node ends
+/// the connection.
+async fn send_and_hold(address: String, bytes: Arc<[u8]>, more: Arc<[u8]>, sent: Arc<AtomicUsize>) {
+    loop {
+        let Ok(mut stream) = TcpStream::connect(&address).await else { return };
+        let mut written = stream.write_all(&bytes).await;
+        while written.is_ok() {
+            sent.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            written = stream.write_all(&more).await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// An attack by clients that send `bytes`, and answer the pings of the node.
+fn attack_by_frames(name: &str, door: fn(&Doors) -> &String, bytes: &[u8]) {
+    let (bytes, more): (Arc<[u8]>, Arc<[u8]>) = ([&opening(), bytes].concat().into(), pong(NODE_PING).into());
+    attack(name, |doors, sent| send_and_hold(door(doors).clone(), bytes.clone(), more.clone(), sent));
+}
+
+/// An attack by clients that send `bytes`, then `more` each second.
+fn attack_by_commands(name: &str, bytes: Vec<u8>, more: &[u8]) {
+    let (bytes, more): (Arc<[u8]>, Arc<[u8]>) = (bytes.into(), more.into());
+    attack(name, |doors, sent| send_and_hold(doors.resp.clone(), bytes.clone(), more.clone(), sent));
+}
+
+const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
+
+fn main_door(doors: &Doors) -> &String {
+    &doors.node.address
+}
+
+fn envoy_door(doors: &Doors) -> &String {
+    &doors.envoy
+}
+
+fn check_fields() -> Vec<u8> {
+    fields("POST", "/v1/check", &[("content-type", "application/json")])
+}
+
+fn health_fields() -> Vec<u8> {
+    fields("POST", HEALTH_CHECK, &[("content-type", "application/grpc")])
+}
+
+/// 200 requests with so many more fields, all without their bodies.
+fn with_references(head: Vec<u8>, count: usize) -> Vec<u8> {
+    requests(200, &[head, references(count)].concat(), false)
+}
+
+#[test]
+fn calls_without_bodies_are_bounded() {
+    attack_by_frames("calls without bodies", main_door, &requests(200, &check_fields(), false));
+}
+
+#[test]
+fn references_to_fields_are_bounded() {
+    attack_by_frames("95 fields", main_door, &with_references(check_fields(), 95));
+}
+
+#[test]
+fn many_references_to_fields_are_bounded() {
+    attack_by_frames("470 fields", main_door, &with_references(check_fields(), 470));
+}
+
+#[test]
+fn references_to_fields_of_envoy_are_bounded() {
+    attack_by_frames("95 fields, Envoy", envoy_door, &with_references(health_fields(), 95));
+}
+
+#[test]
+fn many_references_to_fields_of_envoy_are_bounded() {
+    attack_by_frames("470 fields, Envoy", envoy_door, &with_references(health_fields(), 470));
+}
+
+#[test]
+fn unread_health_of_envoy_is_bounded() {
+    let messages = (0..200).flat_map(|number| frame(0, 1, 2 * number + 1, &[0; 5]));
+    let bytes = requests(200, &health_fields(), false).into_iter().chain(messages).collect::<Vec<_>>();
+    attack_by_frames("unread health, Envoy", envoy_door, &bytes);
+}
+
+#[test]
+fn idle_connections_of_envoy_are_bounded() {
+    attack_by_frames("idle, Envoy", envoy_door, b"");
+}
+
+/// Messages of 16 KiB without their last bytes.
+#[test]
+fn unfinished_messages_are_bounded() {
+    attack("unfinished messages, Envoy", |doors, sent| {
+        let address = doors.envoy.clone();
+        async move {
+            loop {
+                let Ok(stream) = TcpStream::connect(&address).await else { return };
+                let connected = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+                let Ok((mut sender, connection)) = connected else { continue };
+                let connection = tokio::spawn(connection);
+                let calls: Vec<_> = (0..200)
+                    .map(|_| {
+                        let part = Frame::data(Bytes::from_static(&[0; 16_000]));
+                        let body = StreamBody::new(stream::iter([Ok::<_, Infallible>(part)]).chain(stream::pending()));
+                        sent.fetch_add(1, Ordering::Relaxed);
+                        let request = Request::post(format!("http://t{HEALTH_CHECK}"));
+                        sender.send_request(request.header("content-type", "application/grpc").body(body).unwrap())
+                    })
+                    .collect();
+                futures_util::future::join_all(calls).await;
+                connection.abort();
+            }
+        }
+    });
+}
+
+#[test]
+fn unfinished_commands_are_bounded() {
+    let command = [&b"*2\r\n$4\r\nAUTH\r\n$64900\r\n"[..], &vec![b'x'; 64_800]].concat();
+    attack_by_commands("unfinished AUTH, RESP", command, b"x");
+}
+
+#[test]
+fn unread_replies_are_bounded() {
+    let echo = [&b"*2\r\n$4\r\nECHO\r\n$64900\r\n"[..], &vec![b'x'; 64_900], b"\r\n"].concat();
+    attack_by_commands("unread ECHO, RESP", echo.repeat(100), &echo);
+}
+
+#[test]
+fn silent_connections_are_bounded() {
+    attack("silent, RESP and Envoy", |doors, sent| {
+        let number = sent.fetch_add(1, Ordering::Relaxed);
+        let address = if number.is_multiple_of(2) { &doors.resp } else { &doors.envoy }.clone();
+        async move {
+            while let Ok(mut stream) = TcpStream::connect(&address).await {
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+            }
+        }
+    });
 }

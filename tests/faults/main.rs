@@ -6,7 +6,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod budgets;
 mod discovery;
+mod doors;
 mod health;
 mod hostile_clients;
 mod hostile_servers;

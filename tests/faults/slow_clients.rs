@@ -1,6 +1,6 @@
 //! Clients that send requests slowly, stay silent, or open many connections.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use serde_json::Value;
 use tempfile::NamedTempFile;
 use tokio::task::JoinHandle;
 
+use crate::support::frames::{PREFACE, frame, next_frame, ping};
 use crate::support::proxy::Proxy;
 use crate::support::redis::Server;
 use crate::support::{Node, config_on, file_with, http, wait_until};
@@ -113,18 +114,6 @@ fn half_closed_client_receives_its_response() {
         stream.read_to_string(&mut answer).expect("the connection is closed");
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(r#""source":"store""#), "{call}: {answer}");
     }
-}
-
-/// The preface of HTTP/2.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
-
-fn ping() -> Vec<u8> {
-    frame(6, 0, 0, b"anybody?")
 }
 
 /// A partial HTTP/2 preface does not exempt a connection from the timeout.
@@ -299,19 +288,6 @@ fn idle_http2_connection_gets_goaway_and_closes() {
         }
     }
     assert!(told, "it is closed without a word");
-}
-
-/// The next frame's kind, flags and payload; none at the end, which comes within the read timeout
-/// of ten seconds.
-fn next_frame(stream: &mut TcpStream) -> Option<(u8, u8, Vec<u8>)> {
-    let mut head = [0; 9];
-    if let Err(error) = stream.read_exact(&mut head) {
-        assert!(!matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "nothing was heard");
-        return None;
-    }
-    let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
-    stream.read_exact(&mut payload).unwrap();
-    Some((head[3], head[4], payload))
 }
 
 /// The node closes it even without a reaction to GOAWAY.

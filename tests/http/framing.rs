@@ -199,29 +199,39 @@ fn header_like_body_does_not_split_the_request() {
     assert!(closed && said.contains("malformed-json") && said.contains("\"allowed\":true"), "{said}");
 }
 
+/// The status of `GET /health/live` over HTTP/2 with these fields.
+async fn status_over_http2(node: &Node, fields: &[(&str, &str)]) -> Option<u16> {
+    let stream = tokio::net::TcpStream::connect(&node.address).await.unwrap();
+    let (mut sender, connection) =
+        http2::handshake::<_, _, String>(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let mut request = Request::get(format!("{}/health/live", node.url()));
+    for (name, value) in fields {
+        request = request.header(*name, *value);
+    }
+    let answer = sender.send_request(request.body(String::new()).unwrap()).await;
+    answer.map(|answer| answer.status().as_u16()).ok()
+}
+
 /// RFC 9113, 8.2.2 and 8.3.1.
 #[tokio::test]
 async fn http2_host_and_authority_must_agree() {
     let node = node_with("policies: {default: {quotas: [1000 per 1h]}}");
-    let ask = async |fields: &[(&str, &str)]| {
-        let stream = tokio::net::TcpStream::connect(&node.address).await.unwrap();
-        let (mut sender, connection) =
-            http2::handshake::<_, _, String>(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-        tokio::spawn(connection);
-        let mut request = Request::get(format!("{}/health/live", node.url()));
-        for (name, value) in fields {
-            request = request.header(*name, *value);
-        }
-        sender
-            .send_request(request.body(String::new()).unwrap())
-            .await
-            .map(|answer| answer.status().as_u16())
-            .ok()
-    };
+    let ask = async |fields: &[(&str, &str)]| status_over_http2(&node, fields).await;
     let own = node.address.as_str();
     assert_eq!(ask(&[]).await, Some(200));
     assert_eq!(ask(&[("host", own)]).await, Some(200));
     assert_eq!(ask(&[("host", "other")]).await, Some(400));
     assert_eq!(ask(&[("host", own), ("host", own)]).await, Some(400));
     assert_eq!(ask(&[("te", "trailers")]).await, Some(200));
+}
+
+#[tokio::test]
+async fn more_than_hundred_fields_are_refused_over_each_version() {
+    let node = node_with("policies: {default: {quotas: [1000 per 1h]}}");
+    for (count, status) in [(95, 200), (101, 431), (400, 431)] {
+        assert_eq!(status_over_http2(&node, &vec![("x", "y"); count]).await, Some(status), "{count}");
+        let request = format!("GET /health/live HTTP/1.1\r\nHost: t\r\n{}\r\n", "x: y\r\n".repeat(count));
+        assert_eq!(crate::support::http::exchange(&node.address, request.as_bytes()).status, status, "{count}");
+    }
 }

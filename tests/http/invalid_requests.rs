@@ -216,7 +216,11 @@ fn only_json_content_is_accepted() {
     let ask = |headers: &[(&str, &str)]| {
         http::exchange(&node.address, &http::request("POST", "/v1/check", headers, br#"{"key": "type"}"#))
     };
-    for refused in ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin1", "json"] {
+    let malformed = ["json", "application/json; x", "application/json; x=y, text/plain"];
+    for refused in ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin1"]
+        .into_iter()
+        .chain(malformed)
+    {
         assert_problem(&ask(&[("Content-Type", refused)]), 415, "unsupported-media-type");
     }
     assert_problem(&ask(&[]), 415, "unsupported-media-type");

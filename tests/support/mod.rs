@@ -29,6 +29,8 @@ pub(crate) mod exact_log;
 
 pub(crate) mod faketime;
 
+pub(crate) mod frames;
+
 pub(crate) mod fuzz;
 
 pub(crate) mod http;

@@ -2,13 +2,12 @@
 
 use std::convert::Infallible;
 
-use futures_util::FutureExt;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tollgate::access::Reach;
-use tollgate::http::{CheckService, Surface};
-use tollgate::node::Node;
+use tollgate::http::{CheckService, Surface, refuse_request};
+use tollgate::node::{Arrival, Caller, Holdings, Node};
 
 /// Serves the node on a free port as long as the runtime runs; returns its address.
 pub(crate) async fn serve(node: Node) -> String {
@@ -17,8 +16,18 @@ pub(crate) async fn serve(node: Node) -> String {
     let checks = CheckService::new(node, Surface::Whole, Reach::Loopback);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let checks = checks.clone();
-            let service = service_fn(move |request| checks.clone().answer(request, true).map(Ok::<_, Infallible>));
+            let holdings = Holdings::new(checks.load(), None);
+            let checks = checks.with_caller(Caller::default(), holdings.clone());
+            let service = service_fn(move |request| {
+                let (checks, begun) = (checks.clone(), Arrival::begin(&holdings, request));
+                async move {
+                    let (_arrival, request) = match begun {
+                        Ok(begun) => begun,
+                        Err(unfit) => return Ok::<_, Infallible>(refuse_request(unfit)),
+                    };
+                    Ok(checks.answer(request, true).await)
+                }
+            });
             tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
         }
     });

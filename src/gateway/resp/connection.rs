@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use scopeguard::guard;
 use smallvec::{SmallVec, smallvec};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
@@ -13,11 +14,11 @@ use tokio::task::yield_now;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
 use super::Service;
-use super::decode::MAX_COMMAND;
 use super::session::Session;
 use super::turn::Turn;
 use crate::config::Limits;
 use crate::engine::{Answer, Check, Engine};
+use crate::node::{Budget, Counted};
 use crate::telemetry::traces::{self, Tracing};
 
 /// Bytes that the node reads at once. It is also what an idle connection keeps at most.
@@ -37,10 +38,15 @@ struct Client<S> {
     limits: [u32; 2],
     /// Ticks since the last turn.
     passed: u32,
+    /// The client has had an answer.
+    has_begun: bool,
     /// Changes when the node ends.
     end: watch::Receiver<()>,
     is_closing: bool,
 }
+
+/// The answer to a command that finds no room.
+const NO_ROOM: &[u8] = b"-ERR the node is overloaded: try again later\r\n";
 
 /// Serves a client until it leaves, breaks the protocol, or the node ends.
 ///
@@ -51,6 +57,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut client = Client::new(stream, limits, end);
+    let (mut arrived, mut unread) =
+        [Budget::Bodies, Budget::Unread].map(|budget| Counted::new(&service.holdings, budget)).into();
     let mut session = Session::new(service);
     let (mut input, mut output) = (Vec::new(), Vec::new());
     // The node ends, and the client has an answer since then.
@@ -63,6 +71,14 @@ where
                 if is_over {
                     return client.close().await;
                 }
+                if !input.is_empty() {
+                    // Doubling would take up to twice the bytes of a long command.
+                    input.reserve_exact(CHUNK);
+                    if !arrived.set(input.capacity()) {
+                        client.write(NO_ROOM, &mut unread).await?;
+                        return client.close().await;
+                    }
+                }
                 if !client.read(&mut input).await? {
                     return Ok(());
                 }
@@ -71,7 +87,8 @@ where
         }
         let is_last = turn.is_last;
         answer(&session, turn, &mut output).await;
-        client.write(&output).await?;
+        client.write(&output, &mut unread).await?;
+        client.has_begun = true;
         client.passed = 0;
         output.clear();
         if is_last {
@@ -80,6 +97,7 @@ where
         is_over = client.is_closing;
         shrink(&mut input);
         shrink(&mut output);
+        arrived.shrink(input.capacity());
         if !input.is_empty() {
             yield_now().await;
         }
@@ -90,9 +108,8 @@ where
 async fn answer(session: &Session, turn: Turn, out: &mut Vec<u8>) {
     let service = &session.service;
     if turn.checks.is_empty() {
-        return turn.write(None, out);
+        return turn.write(&[], out);
     }
-    let Some(_in_flight) = service.load.admit_call() else { return turn.write(None, out) };
     let traced = service.tracing.as_ref().and_then(|tracing| begin_trace(tracing, session, turn.checks.len()));
     let answers = match traced {
         None => decide(&service.engine, &turn.checks).await,
@@ -102,7 +119,7 @@ async fn answer(session: &Session, turn: Turn, out: &mut Vec<u8>) {
             answers
         }
     };
-    turn.write(Some(&answers), out);
+    turn.write(&answers, out);
 }
 
 async fn decide(engine: &Engine, checks: &[Check]) -> SmallVec<[Answer; 1]> {
@@ -141,18 +158,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.reset();
         let limits = [ticks_in(request).saturating_add(1), ticks_in(idle).saturating_add(1)];
-        Self { stream, ticks, limits, passed: 0, end, is_closing: false }
+        Self { stream, ticks, limits, passed: 0, has_begun: false, end, is_closing: false }
     }
 
     /// Reads what has arrived, behind the beginning of a command in `input`. Returns false at the
     /// end: the client or the node closes the connection, between two commands.
     async fn read(&mut self, input: &mut Vec<u8>) -> io::Result<bool> {
         let is_between = input.is_empty();
-        if is_between {
+        let is_idle = is_between && self.has_begun;
+        if is_idle {
             self.passed = 0;
         }
-        let limit = self.limits[usize::from(is_between)];
-        input.reserve(CHUNK.min(MAX_COMMAND));
+        let limit = self.limits[usize::from(is_idle)];
+        input.reserve_exact(CHUNK);
         loop {
             tokio::select! {
                 biased;
@@ -178,17 +196,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         }
     }
 
-    /// Writes answers, which the client must read in its time.
-    async fn write(&mut self, output: &[u8]) -> io::Result<()> {
+    /// Writes answers, which the client must read in its time. They count in `unread` while they
+    /// wait for the socket.
+    async fn write(&mut self, output: &[u8], unread: &mut Counted) -> io::Result<()> {
         let (mut passed, limit) = (0, self.limits[0]);
         let mut writing = pin!(async {
             self.stream.write_all(output).await?;
             self.stream.flush().await
         });
+        if let Some(written) = writing.as_mut().now_or_never() {
+            return written;
+        }
+        if !unread.set(output.len()) {
+            return Err(io::Error::other("the clients of the node leave too many answers unread"));
+        }
+        let unread = guard(unread, |unread| _ = unread.set(0));
         loop {
             tokio::select! {
                 biased;
-                written = writing.as_mut() => return written,
+                written = writing.as_mut() => {
+                    drop(unread);
+                    return written;
+                }
                 _ = self.ticks.tick() => {
                     passed += 1;
                     if passed >= limit {

@@ -46,16 +46,28 @@ pub(super) enum ProtocolError {
     Quotes,
     #[error("HTTP is served on another port")]
     Http,
+    #[error("TLS is served on another port")]
+    Tls,
+    #[error("a command begins with '*' or a letter")]
+    Binary,
 }
 
 type Result<T> = std::result::Result<T, ProtocolError>;
 
+/// The first byte of a TLS handshake.
+const TLS: u8 = 0x16;
+
 /// Decodes the first command in `bytes`.
+///
+/// Bytes of another protocol may contain lines that an attacker chooses. So the first byte must be
+/// one of a command.
 pub(super) fn decode(bytes: &[u8]) -> Result<Decoded<'_>> {
     match bytes.first() {
         None => Ok(None),
         Some(b'*') => array(bytes),
-        Some(_) => line(bytes),
+        Some(&TLS) => Err(ProtocolError::Tls),
+        Some(byte) if byte.is_ascii_graphic() || byte.is_ascii_whitespace() => line(bytes),
+        Some(_) => Err(ProtocolError::Binary),
     }
 }
 
@@ -126,7 +138,7 @@ fn line(bytes: &[u8]) -> Result<Decoded<'_>> {
     // A page in a browser can make it send such lines to this machine.
     if words
         .first()
-        .is_some_and(|word| [&b"POST"[..], b"Host:"].iter().any(|head| word.eq_ignore_ascii_case(head)))
+        .is_some_and(|word| [&b"POST"[..], b"Host:", b"PRI"].iter().any(|head| word.eq_ignore_ascii_case(head)))
     {
         return Err(ProtocolError::Http);
     }
@@ -264,6 +276,10 @@ mod tests {
             ("ECHO \"open\r\n", "unbalanced quotes in request"),
             ("ECHO \"a\"b\r\n", "unbalanced quotes in request"),
             ("POST / HTTP/1.1\r\n", "HTTP is served on another port"),
+            ("PRI * HTTP/2.0\r\n", "HTTP is served on another port"),
+            ("\u{16}\u{3}\u{1}\r\nPING\r\n", "TLS is served on another port"),
+            ("\u{0}\r\n", "a command begins with '*' or a letter"),
+            ("é\r\nPING\r\n", "a command begins with '*' or a letter"),
         ];
         for (text, error) in rows {
             assert_eq!(decoded(text.as_bytes()), Err(error.to_owned()), "{text:?}");

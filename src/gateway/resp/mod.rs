@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::access::{Need, Reach, Refused};
 use crate::engine::Engine;
-use crate::node::{Caller, Load, Node, Refusals};
+use crate::node::{Caller, Holdings, Node, Refusals};
 use crate::reload::Reloader;
 use crate::telemetry::traces::Tracing;
 
@@ -47,24 +47,25 @@ pub use connection::serve;
 pub struct Service {
     engine: Arc<Engine>,
     reloader: Arc<Reloader>,
-    load: Load,
     refusals: Refusals,
     tracing: Option<Arc<Tracing>>,
     reach: Reach,
     caller: Caller,
+    holdings: Arc<Holdings>,
 }
 
 impl Service {
     pub fn new(node: &Node, reach: Reach) -> Self {
         let (engine, reloader) = (node.engine.clone(), node.reloader.clone());
-        let (load, refusals, tracing) = (node.load.clone(), node.refusals.clone(), node.tracing.clone());
-        Self { engine, reloader, load, refusals, tracing, reach, caller: Caller::default() }
+        let (refusals, tracing) = (node.refusals.clone(), node.tracing.clone());
+        let holdings = Holdings::new(&node.load, None);
+        Self { engine, reloader, refusals, tracing, reach, caller: Caller::default(), holdings }
     }
 
     /// The service of one connection.
     #[must_use]
-    pub fn with_caller(&self, caller: Caller) -> Self {
-        Self { caller, ..self.clone() }
+    pub fn with_caller(&self, caller: Caller, holdings: Arc<Holdings>) -> Self {
+        Self { caller, holdings, ..self.clone() }
     }
 
     /// Checks whether a client with this token may check.

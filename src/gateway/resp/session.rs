@@ -46,6 +46,9 @@ impl Session {
         let running = self.service.reloader.running();
         if !std::ptr::eq(self.asked.as_ptr(), std::sync::Arc::as_ptr(&running)) {
             self.permitted = self.service.permit(self.token.as_deref());
+            if self.permitted.is_ok() {
+                self.service.holdings.note_rights(|| self.token.as_deref());
+            }
             self.asked = std::sync::Arc::downgrade(&running);
         }
         self.permitted

@@ -88,10 +88,9 @@ impl Turn {
         self.steps.is_empty()
     }
 
-    /// Writes the answers in order. `answers` are those of the checks; none if the node had too
-    /// much to do.
-    pub(super) fn write(self, answers: Option<&[Answer]>, out: &mut Vec<u8>) {
-        let (mut written, mut decisions) = (0, answers.map(<[Answer]>::iter));
+    /// Writes the answers in order. `answers` are those of the checks.
+    pub(super) fn write(self, answers: &[Answer], out: &mut Vec<u8>) {
+        let (mut written, mut decisions) = (0, answers.iter());
         for step in self.steps {
             match step {
                 Step::Text(end) => {
@@ -99,21 +98,19 @@ impl Turn {
                     written = end;
                 }
                 Step::Decision(form, version) => {
-                    let answer = decisions.as_mut().map(Iterator::next);
-                    write_decision(form, answer, &mut Replies { out, version });
+                    write_decision(form, decisions.next(), &mut Replies { out, version });
                 }
             }
         }
     }
 }
 
-fn write_decision(form: Form, answer: Option<Option<&Answer>>, replies: &mut Replies<'_>) {
+fn write_decision(form: Form, answer: Option<&Answer>, replies: &mut Replies<'_>) {
     match (answer, form) {
-        (Some(Some(Ok(decision))), Form::Throttle(limit)) => throttle::answer(replies, limit, decision),
-        (Some(Some(Ok(decision))), Form::Policy) => policy_check::answer(replies, decision),
-        (Some(Some(Err(error @ CheckError::InvalidKey(_)))), _) => replies.error(&format!("ERR the key {error}")),
-        (Some(Some(Err(error))), _) => replies.error(&format!("ERR {error}")),
-        (Some(None), _) => replies.error("ERR the store gave no decision"),
-        (None, _) => replies.error("ERR the node is overloaded: try again later"),
+        (Some(Ok(decision)), Form::Throttle(limit)) => throttle::answer(replies, limit, decision),
+        (Some(Ok(decision)), Form::Policy) => policy_check::answer(replies, decision),
+        (Some(Err(error @ CheckError::InvalidKey(_))), _) => replies.error(&format!("ERR the key {error}")),
+        (Some(Err(error)), _) => replies.error(&format!("ERR {error}")),
+        (None, _) => replies.error("ERR the store gave no decision"),
     }
 }

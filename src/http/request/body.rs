@@ -15,7 +15,7 @@ use tokio::task::yield_now;
 
 use crate::http::problem::Problem;
 use crate::http::spurious_wakes;
-use crate::node::HeavyBody;
+use crate::node::{ArrivingBody, BodyError};
 
 /// Longest time for a body to arrive.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -42,8 +42,8 @@ pub(in crate::http) async fn json(headers: &HeaderMap, body: impl JsonBody, limi
     }
     match in_time(read(body, limit)).await.ok_or_else(Problem::slow_body)? {
         Ok(body) => Ok(body),
-        Err(error) if is::<LengthLimitError>(&*error) => Err(Problem::too_large(limit)),
-        Err(error) if is::<Overloaded>(&*error) => Err(Problem::overloaded()),
+        Err(error) if find::<LengthLimitError>(&*error).is_some() => Err(Problem::too_large(limit)),
+        Err(error) if matches!(find(&*error), Some(BodyError::NoRoom)) => Err(Problem::overloaded()),
         Err(_) => Err(Problem::malformed("the body broke off before its end")),
     }
 }
@@ -82,14 +82,10 @@ async fn read(body: impl JsonBody, limit: usize) -> Result<Bytes, BoxError> {
     Ok(whole.into())
 }
 
-fn is<E: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
-    error.is::<E>() || error.source().is_some_and(is::<E>)
+/// The first error of this type in the chain.
+fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
+    error.downcast_ref().or_else(|| error.source().and_then(find))
 }
-
-/// A body became long while too many others were.
-#[derive(Debug, thiserror::Error)]
-#[error("too many long bodies at a time")]
-struct Overloaded;
 
 fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
     // A repeated field is ambiguous, so none of its values counts.
@@ -112,19 +108,50 @@ fn require_json(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
+/// Whether a media type (RFC 9110, 8.3.1) is JSON in UTF-8. A malformed one is not: a browser that
+/// reads it differently may send it for a page without asking.
 fn is_json(content_type: &str) -> bool {
-    let mut parts = content_type.split(';').map(str::trim);
-    let is_json = parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case("application/json"));
-    is_json && parts.all(is_no_foreign_charset)
+    let (essence, mut rest) = content_type.split_at(content_type.find(';').unwrap_or(content_type.len()));
+    if !essence.trim_matches(BLANKS).eq_ignore_ascii_case("application/json") {
+        return false;
+    }
+    while let Some(after) = rest.trim_start_matches(BLANKS).strip_prefix(';') {
+        let after = after.trim_start_matches(BLANKS);
+        // RFC 9110, 5.6.6: a parameter may be absent.
+        if after.is_empty() || after.starts_with(';') {
+            rest = after;
+            continue;
+        }
+        let Some((name, value, next)) = parameter(after) else { return false };
+        if name.eq_ignore_ascii_case("charset")
+            && !["utf-8", "utf8"].iter().any(|utf8| value.eq_ignore_ascii_case(utf8))
+        {
+            return false;
+        }
+        rest = next;
+    }
+    rest.trim_matches(BLANKS).is_empty()
 }
 
-fn is_no_foreign_charset(parameter: &str) -> bool {
-    match parameter.split_once('=') {
-        Some((name, charset)) if name.trim().eq_ignore_ascii_case("charset") => {
-            ["utf-8", "utf8"].iter().any(|utf8| charset.trim().trim_matches('"').eq_ignore_ascii_case(utf8))
-        }
-        _ => true,
+const BLANKS: [char; 2] = [' ', '\t'];
+
+/// The name and value of the first parameter, and the text after it. Quoted strings with escapes
+/// are rejected.
+fn parameter(text: &str) -> Option<(&str, &str, &str)> {
+    let (name, value) = text.split_once('=').filter(|(name, _)| is_token(name))?;
+    if let Some(quoted) = value.strip_prefix('"') {
+        let (value, rest) = quoted.split_once('"')?;
+        return (!value.contains('\\')).then_some((name, value, rest));
     }
+    let end = value.find(|byte: char| byte == ';' || BLANKS.contains(&byte)).unwrap_or(value.len());
+    let (value, rest) = value.split_at(end);
+    is_token(value).then_some((name, value, rest))
+}
+
+/// RFC 9110, 5.6.2.
+fn is_token(text: &str) -> bool {
+    let is_mark = |byte: u8| b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || is_mark(byte))
 }
 
 /// A body that is read to its end even after its reader has dropped it.
@@ -132,19 +159,16 @@ fn is_no_foreign_charset(parameter: &str) -> bool {
 /// A server that answers early and closes resets the connection. The sender still writes, and never
 /// reads the answer. Clients that wait for `100 Continue` have not begun to write.
 pub(in crate::http) struct DrainOnDrop {
-    body: Option<Incoming>,
+    body: Option<ArrivingBody>,
     lingers: bool,
     /// The body is of HTTP/1, where reading the end causes a needless wake of the connection.
     wakes: bool,
-    /// Bytes that have arrived.
-    read: usize,
-    heavy: Option<HeavyBody>,
 }
 
 impl DrainOnDrop {
-    pub(in crate::http) fn new(head: &Parts, body: Incoming, heavy: Option<HeavyBody>) -> Self {
+    pub(in crate::http) fn new(head: &Parts, body: ArrivingBody) -> Self {
         let lingers = !head.headers.contains_key(header::EXPECT);
-        Self { body: Some(body), lingers, wakes: head.version < Version::HTTP_2, read: 0, heavy }
+        Self { body: Some(body), lingers, wakes: head.version < Version::HTTP_2 }
     }
 }
 
@@ -157,26 +181,20 @@ impl HttpBody for DrainOnDrop {
         let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
         let ended = body.is_end_stream();
         match &frame {
-            Some(Ok(frame)) => {
-                if ended && self.wakes {
-                    spurious_wakes::body_ended();
-                }
-                self.read += frame.data_ref().map_or(0, Bytes::len);
-                if self.heavy.as_ref().is_some_and(|heavy| !heavy.has_room(self.read)) {
-                    return Poll::Ready(Some(Err(Overloaded.into())));
-                }
-            }
-            None | Some(Err(_)) => self.body = None,
+            Some(Ok(_)) if ended && self.wakes => spurious_wakes::body_ended(),
+            // The rest is still drained.
+            Some(Ok(_) | Err(BodyError::NoRoom)) => {}
+            None | Some(Err(BodyError::Broken(_))) => self.body = None,
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(Incoming::is_end_stream)
+        self.body.as_ref().is_none_or(ArrivingBody::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or(SizeHint::with_exact(0), Incoming::size_hint)
+        self.body.as_ref().map_or(SizeHint::with_exact(0), ArrivingBody::size_hint)
     }
 }
 
@@ -186,7 +204,7 @@ impl Drop for DrainOnDrop {
             return;
         }
         if let (Some(rest), Ok(runtime)) = (self.body.take(), tokio::runtime::Handle::try_current()) {
-            runtime.spawn(tokio::time::timeout(TIMEOUT, discard(rest)));
+            runtime.spawn(tokio::time::timeout(TIMEOUT, discard(rest.uncounted())));
         }
     }
 }
@@ -207,12 +225,41 @@ mod tests {
 
     #[test]
     fn json_media_types_are_accepted_in_any_spelling() {
-        for taken in ["application/json", "Application/JSON; charset=UTF-8", "application/json;charset=\"utf-8\";v=1"] {
+        for taken in [
+            "application/json",
+            "Application/JSON; charset=UTF-8",
+            "application/json;charset=\"utf-8\";v=1",
+            "application/json ; a=b\t;; charset=utf8;",
+        ] {
             assert!(is_json(taken), "{taken}");
         }
         for refused in ["", "text/json", "application/json2", "application/x-www-form-urlencoded"] {
             assert!(!is_json(refused), "{refused}");
         }
         assert!(!is_json("application/json; charset=latin1"));
+    }
+
+    #[test]
+    fn malformed_media_types_are_not_json() {
+        for refused in [
+            "application/json; x",
+            "application/json; x; charset=utf-8",
+            "application/json; =x",
+            "application/json; x=",
+            "application/json; x =y",
+            "application/json; x= y",
+            "application/json; x=\"y",
+            "application/json; x=\"y\"z",
+            "application/json; x=y z",
+            "application/json, text/plain",
+            "application/json; x=y, text/plain",
+            "application/json; x=y/z",
+            "application/json; x=a; text/plain",
+            "application/json text/plain",
+            "application /json",
+            "text/plain; application/json",
+        ] {
+            assert!(!is_json(refused), "{refused}");
+        }
     }
 }
