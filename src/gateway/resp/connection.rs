@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use smallvec::{SmallVec, smallvec};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::task::yield_now;
@@ -17,7 +16,6 @@ use super::decode::MAX_COMMAND;
 use super::session::Session;
 use super::turn::Turn;
 use crate::config::Limits;
-use crate::engine::{Answer, Check, Engine};
 use crate::telemetry::traces::{self, Tracing};
 
 /// Bytes that the node reads at once. It is also what an idle connection keeps at most.
@@ -87,30 +85,22 @@ where
 }
 
 /// Decides a turn and writes its answers.
-async fn answer(session: &Session, turn: Turn, out: &mut Vec<u8>) {
+async fn answer(session: &Session, mut turn: Turn, out: &mut Vec<u8>) {
     let service = &session.service;
-    if turn.checks.is_empty() {
+    if turn.is_decided() {
         return turn.write(None, out);
     }
     let Some(_in_flight) = service.load.admit_call() else { return turn.write(None, out) };
     let traced = service.tracing.as_ref().and_then(|tracing| begin_trace(tracing, session, turn.checks.len()));
     let answers = match traced {
-        None => decide(&service.engine, &turn.checks).await,
+        None => turn.decide(&service.engine).await,
         Some(traced) => {
-            let answers = Box::pin(traced.within(decide(&service.engine, &turn.checks))).await;
+            let answers = Box::pin(traced.within(turn.decide(&service.engine))).await;
             traced.end(None);
             answers
         }
     };
     turn.write(Some(&answers), out);
-}
-
-async fn decide(engine: &Engine, checks: &[Check]) -> SmallVec<[Answer; 1]> {
-    match checks {
-        [check] => smallvec![engine.check(check).await],
-        // The box keeps the task of a connection small.
-        _ => Box::pin(engine.check_batch(checks)).await.into(),
-    }
 }
 
 fn begin_trace(tracing: &Arc<Tracing>, session: &Session, commands: usize) -> Option<traces::Request> {
