@@ -29,7 +29,7 @@ pub(super) fn of(request: &RateLimitRequest, plan: &Plan, verdicts: &[Verdict]) 
     Some(members_of(members))
 }
 
-/// Adds the members of `other`. Of two with one name the first wins, unless both are structs.
+/// Adds the members of `other`. A known name keeps its value, but two structs are merged.
 fn merge(into: &mut Struct, other: &Struct) {
     for (name, value) in &other.fields {
         match (into.fields.get_mut(name).map(|known| &mut known.kind), &value.kind) {

@@ -13,6 +13,7 @@ use super::reply::Replies;
 use super::session::Session;
 use crate::config::THROTTLE;
 use crate::engine::{Check, CheckError, Door, Engine, OwnQuotas};
+use crate::limit::policy::OnStoreFailure;
 use crate::limit::quota::{MAX_WINDOW, Rate};
 use crate::limit::time::{Micros, seconds_up};
 
@@ -20,6 +21,16 @@ use crate::limit::time::{Micros, seconds_up};
 const MISSING: i64 = -2;
 
 const NO_PERMISSION: &str = "NOPERM User default has no permissions to run the";
+
+/// Why an operation on keys has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KeyError {
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    /// Instead of the store, `on_store_failure` allows or denies, and so knows no debt.
+    #[error("the store gave no decision")]
+    Unknown,
+}
 
 /// An operation on keys.
 #[derive(Debug)]
@@ -57,8 +68,8 @@ impl KeyWork {
     ///
     /// # Errors
     /// The store gave no decision. Some keys may be reset then.
-    pub(super) async fn run(&self, engine: &Engine) -> Result<i64, CheckError> {
-        let count = |found: Vec<Result<bool, CheckError>>| {
+    pub(super) async fn run(&self, engine: &Engine) -> Result<i64, KeyError> {
+        let count = |found: Vec<Result<bool, KeyError>>| {
             found.into_iter().try_fold(0, |count, found| Ok(count + i64::from(found?)))
         };
         match self {
@@ -79,17 +90,20 @@ impl KeyWork {
 }
 
 /// Resets a key, and returns whether it had a debt.
-async fn forget_one(engine: &Engine, key: &Arc<str>) -> Result<bool, CheckError> {
+async fn forget_one(engine: &Engine, key: &Arc<str>) -> Result<bool, KeyError> {
     let had_debt = debt_ends(engine, key).await? > 0;
     engine.reset(THROTTLE, key, Door::Resp).await?;
     Ok(had_debt)
 }
 
 /// Time until the debt of a key is repaid by the rate that wrote it, us; 0 without a debt.
-async fn debt_ends(engine: &Engine, key: &Arc<str>) -> Result<Micros, CheckError> {
+async fn debt_ends(engine: &Engine, key: &Arc<str>) -> Result<Micros, KeyError> {
     // No rate is slower, so the debt ends when its own rate has repaid it.
     let slowest = OwnQuotas::Bucket(Rate { units: NonZeroU64::MIN, per: MAX_WINDOW }, NonZeroU64::MIN);
     let look = Check { quotas: Some(slowest), ..Check::new(THROTTLE.to_owned(), key.clone(), 0, Door::Resp) };
     let decision = engine.look(&look).await?;
+    if decision.fallback.is_some_and(|fallback| fallback.mode != OnStoreFailure::Local) {
+        return Err(KeyError::Unknown);
+    }
     Ok(decision.binding.map_or(0, |binding| binding.reset_after))
 }

@@ -14,7 +14,7 @@ const MAX_COMMANDS: usize = 256;
 /// The most bytes of their words, with [`WORD`] for each.
 const MAX_BYTES: usize = 32 * 1024;
 
-/// What a word uses beside its bytes.
+/// The size of a word beside its bytes.
 const WORD: usize = 24;
 
 /// The commands after `MULTI`.

@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::commands;
 use super::decode::{Words, decode};
-use super::keys::KeyWork;
+use super::keys::{KeyError, KeyWork};
 use super::outcome::{Form, Outcome};
 use super::reply::{Replies, Version};
 use super::session::{Replying, Session};
@@ -27,7 +27,7 @@ pub(super) struct Turn {
     steps: SmallVec<[Step; 1]>,
     /// The operations on keys, each with the number of checks before it, and its answer.
     works: Vec<(usize, KeyWork)>,
-    done: Vec<Result<i64, CheckError>>,
+    done: Vec<Result<i64, KeyError>>,
     /// The answers that need no decision, one after the other.
     texts: Vec<u8>,
     /// The connection ends after the answers.
@@ -148,7 +148,10 @@ impl Turn {
                 Step::Done { is_silent } => match done.next() {
                     _ if is_silent => {}
                     Some(Ok(number)) => Replies { out, version: Version::default() }.integer(number),
-                    Some(Err(error)) => Replies { out, version: Version::default() }.error(&failure(&error)),
+                    Some(Err(KeyError::Check(error))) => {
+                        Replies { out, version: Version::default() }.error(&failure(&error));
+                    }
+                    Some(Err(error)) => Replies { out, version: Version::default() }.error(&format!("ERR {error}")),
                     None => Replies { out, version: Version::default() }.error(OVERLOADED),
                 },
                 Step::Decision(form, version) => {
