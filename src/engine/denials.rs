@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::tally::OTHERS;
 use super::{Answer, Decision, Door, Reason, Source};
 use crate::limit::key::{Fingerprint, Fingerprinter};
 use crate::limit::policy::Policy;
@@ -14,9 +15,6 @@ use crate::telemetry::traces;
 
 /// Quotas of one policy with counts of their own. Overrides may bring more.
 const QUOTAS: usize = 16;
-
-/// Counts the denials by further quotas. No quota is named so.
-const OTHERS: &str = "(others)";
 
 /// Counts the denials by quotas of requests, since no label comes from a caller.
 const OF_REQUESTS: &str = "(request)";

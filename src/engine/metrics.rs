@@ -2,10 +2,16 @@
 
 #![expect(clippy::cast_precision_loss, reason = "sizes, ages and offsets in us are far below 2^53")]
 
+use std::collections::BTreeMap;
+
+use super::tally::OTHERS;
 use super::{Comparison, Engine, LeaseCounts};
 use crate::store::{MemoryStore, ShardReading};
 use crate::telemetry::instrument::MICROS;
 use crate::telemetry::metrics::{Labels, Metrics, single};
+
+/// Counts by the labels of their series.
+type Sums = BTreeMap<Labels, u64>;
 
 impl Engine {
     /// All counters and current gauges.
@@ -17,22 +23,15 @@ impl Engine {
             prefilter_evictions: single(self.prefilter.evictions()),
             ..Metrics::default()
         };
-        self.read_checks(&mut metrics);
-        self.read_candidates(&mut metrics);
+        self.read_policies(&mut metrics);
+        self.read_answers(&mut metrics);
         self.read_leases(&mut metrics);
         self.read_store(&mut metrics);
-        self.read_embedded(&mut metrics);
+        metrics.store_capacity = single(self.embedded().max_keys() as f64);
         metrics
     }
 
-    /// Reads the embedded store: the store itself, or the `local` fallback beside Redis.
-    fn read_embedded(&self, metrics: &mut Metrics) {
-        let embedded = self.embedded();
-        metrics.store_capacity = single(embedded.max_keys() as f64);
-        let policies = self.policies();
-        let keys = policies.by_name.keys().map(|name| (labels("policy", name), embedded.keys_of(name) as f64));
-        metrics.store_keys = keys.collect();
-    }
+    /// The embedded store: the store itself, or the `local` fallback beside Redis.
 
     fn embedded(&self) -> &MemoryStore {
         self.store.embedded().unwrap_or(&self.fallback.memory)
@@ -43,32 +42,39 @@ impl Engine {
         self.embedded().max_keys()
     }
 
-    fn read_checks(&self, metrics: &mut Metrics) {
-        let policies = self.policies();
-        self.tally.know(policies.by_name.keys().map(String::as_str));
-        for name in policies.by_name.keys() {
-            let series = self.tally.policy(name).series();
-            metrics.checks.extend(series.into_iter().map(|(labels, count)| {
-                let (outcome, source, reason, door) = labels;
-                let words = [
-                    ("outcome", outcome.name()),
-                    ("source", source.name()),
-                    ("reason", reason.name()),
-                    ("door", door.name()),
-                ];
-                let words = words.map(|(label, word)| (label, word.to_owned()));
-                ([("policy", name.clone())].into_iter().chain(words).collect(), count)
-            }));
+    /// Reads the counts of each policy that has some. Beyond a number of policies they are sums.
+    fn read_policies(&self, metrics: &mut Metrics) {
+        let (policies, candidates, embedded) = (self.policies(), self.candidates(), self.embedded());
+        let (mut checks, mut denials, mut compared, mut keys) = <(Sums, Sums, Sums, BTreeMap<_, usize>)>::default();
+        for (label, tally) in self.tally.labelled(policies.by_name.keys().map(String::as_str)) {
+            let own = || labels("policy", label);
+            let with = |labels: &[(&'static str, &str)]| -> Labels {
+                own().into_iter().chain(labels.iter().map(|(name, word)| (*name, (*word).to_owned()))).collect()
+            };
+            for ((outcome, source, reason, door), count) in tally.series() {
+                let (outcome, source) = (("outcome", outcome.name()), ("source", source.name()));
+                let series = with(&[outcome, source, ("reason", reason.name()), ("door", door.name())]);
+                *checks.entry(series).or_default() += count;
+            }
+            let usual = policies.by_name.get(&*tally.name).map_or(&[][..], |policy| &policy.quotas[..]);
+            for (quota, count) in tally.quotas.read(usual.iter().map(|quota| &*quota.name)) {
+                let quota = if label == OTHERS { OTHERS } else { &quota };
+                *denials.entry(with(&[("quota", quota)])).or_default() += count;
+            }
+            for (comparison, candidate) in
+                candidates.get(&*tally.name).into_iter().flat_map(|tally| Comparison::ALL.map(|of| (of, tally)))
+            {
+                *compared.entry(with(&[("verdict", comparison.name())])).or_default() += candidate.count(comparison);
+            }
+            *keys.entry(own()).or_default() += embedded.keys_of(&tally.name);
         }
-        for policy in policies.by_name.values() {
-            let usual = policy.quotas.iter().map(|quota| &*quota.name);
-            let counts = self.tally.policy(&policy.name).quotas.read(usual);
-            metrics.denials.extend(
-                counts
-                    .into_iter()
-                    .map(|(quota, count)| (vec![("policy", policy.name.clone()), ("quota", quota)], count)),
-            );
-        }
+        metrics.checks = checks.into_iter().collect();
+        metrics.denials = denials.into_iter().collect();
+        metrics.candidate_checks = compared.into_iter().collect();
+        metrics.store_keys = keys.into_iter().map(|(labels, keys)| (labels, keys as f64)).collect();
+    }
+
+    fn read_answers(&self, metrics: &mut Metrics) {
         let durations = self.tally.durations();
         metrics.check_duration = durations
             .map(|(source, histogram)| (labels("source", source.name()), histogram.read(MICROS)))
@@ -77,15 +83,6 @@ impl Engine {
         metrics.fallback = fallbacks
             .map(|(mode, cause, count)| (vec![("mode", mode.name().into()), ("cause", cause.name().into())], count))
             .collect();
-    }
-
-    fn read_candidates(&self, metrics: &mut Metrics) {
-        for (name, tally) in &*self.candidates() {
-            metrics.candidate_checks.extend(Comparison::ALL.map(|comparison| {
-                let verdict = ("verdict", comparison.name().to_owned());
-                (vec![("policy", name.clone()), verdict], tally.count(comparison))
-            }));
-        }
     }
 
     fn read_leases(&self, metrics: &mut Metrics) {

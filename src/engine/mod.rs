@@ -81,7 +81,7 @@ pub use door::Door;
 pub use history::Usage;
 pub use inline::OwnQuotas;
 pub use leases::{LeaseCounts, Leases};
-pub use multi_check::{MultiCheck, RejectedCheck};
+pub use multi_check::{AllOrNone, MultiCheck, RejectedCheck};
 pub use refunds::{Refund, RefundResult};
 pub use reload_policies::Changes;
 pub use ticks::TickCounts;

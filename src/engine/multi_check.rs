@@ -3,7 +3,8 @@
 //! The engine sums costs per policy and key. It reserves key by key, in an order that all nodes
 //! share. So of two calls with the same keys, one reserves the first key first and is allowed.
 //! After the first denial, the engine gives the earlier reservations back. It only peeks at the
-//! later keys, so that each check gets its own verdict.
+//! later keys, so that each check gets its own verdict. Optional checks are reserved last, all at
+//! once, since none of them denies another one.
 //!
 //! A reservation is a charge, so no call confirms it. A node that dies midway leaves charges that
 //! admit less, never more. A reservation marks its key for twice the longest timeout. Reserving
@@ -27,18 +28,32 @@ use super::{Check, Decision, Engine};
 use crate::limit::decision::Wait;
 use crate::limit::refunds::Receipt;
 use crate::limit::time::{Micros, micros};
-use crate::store::{Done, Meta, Subject, Work};
+use crate::store::{Done, Meta, Work};
 use crate::telemetry::traces;
 
 mod part;
 
 use part::{Part, Place};
 
+/// Rounds of a call in which it reserves. With more keys, a round has several keys, and two calls
+/// with the same keys may deny each other.
+const ROUNDS: usize = 16;
+
+/// The checks of a multi-key call.
+#[derive(Debug, Clone, Copy)]
+pub struct AllOrNone<'a> {
+    pub all: &'a [Check],
+    /// Each of them is charged if it fits, once all required ones fit.
+    pub optional: &'a [Check],
+    /// Whether nothing is charged unless an optional check fits.
+    pub needs_one: bool,
+}
+
 /// The decisions of a multi-key call.
 #[derive(Debug, Clone)]
 pub struct MultiCheck {
-    /// One decision per check, in order. All checks are charged if all are allowed; otherwise none
-    /// is.
+    /// One decision per check, in order. All checks are charged if all required ones are allowed,
+    /// and an optional one if it needs one; otherwise none is.
     pub decisions: Vec<Decision>,
 }
 
@@ -65,10 +80,21 @@ impl Engine {
     /// # Errors
     /// Every invalid check, or the first check without a decision under mode `error`.
     pub async fn check_all_or_none(self: &Arc<Self>, checks: &[Check]) -> Result<MultiCheck, Vec<RejectedCheck>> {
+        self.check_optional(AllOrNone { all: checks, optional: &[], needs_one: false }).await
+    }
+
+    /// The same with optional checks. Their decisions follow those of the required ones.
+    ///
+    /// # Errors
+    /// As [`Engine::check_all_or_none`].
+    pub async fn check_optional(self: &Arc<Self>, checks: AllOrNone<'_>) -> Result<MultiCheck, Vec<RejectedCheck>> {
         let since = self.clock.now();
-        let mut parts = self.parts(checks)?;
-        parts.sort_by(|a, b| order(a.subject()).cmp(&order(b.subject())));
-        let call = Call { engine: self.clone(), parts, _inflight: self.inflight_multi_key.subscribe() };
+        let AllOrNone { all, optional, needs_one } = checks;
+        let mut parts = self.parts(all.iter().chain(optional), all.len())?;
+        parts.sort_by(|a, b| order(a).cmp(&order(b)));
+        let required = parts.iter().filter(|part| !part.is_optional).count();
+        let inflight = self.inflight_multi_key.subscribe();
+        let call = Call { engine: self.clone(), parts, required, needs_one, _inflight: inflight };
         tokio::spawn(traces::carried(call.answer(since)))
             .await
             .unwrap_or_else(|_| Err(vec![(0, missing_answer())]))
@@ -80,9 +106,15 @@ impl Engine {
         self.inflight_multi_key.closed().await;
     }
 
-    fn parts(&self, checks: &[Check]) -> Result<Vec<Part>, Vec<RejectedCheck>> {
+    /// The checks from number `required` on are optional.
+    fn parts<'a>(
+        &self,
+        checks: impl Iterator<Item = &'a Check>,
+        required: usize,
+    ) -> Result<Vec<Part>, Vec<RejectedCheck>> {
         let (mut parts, mut rejected) = (Vec::<Part>::new(), Vec::new());
-        for (number, check) in checks.iter().enumerate() {
+        for (number, check) in checks.enumerate() {
+            let is_optional = number >= required;
             match self.resolve(check) {
                 Ok(resolved) => {
                     let subject = &resolved.subject;
@@ -91,13 +123,15 @@ impl Engine {
                     // in order.
                     let is_alike = |part: &&mut Part| {
                         let known = part.subject();
-                        known.fingerprint == subject.fingerprint && limits_agree(&known.policy, &subject.policy)
+                        part.is_optional == is_optional
+                            && known.fingerprint == subject.fingerprint
+                            && limits_agree(&known.policy, &subject.policy)
                     };
                     match parts.iter_mut().find(is_alike) {
                         Some(part) => part.add(check, place),
                         None => {
                             let metas = metas(subject, std::iter::once(check));
-                            parts.push(Part { resolved, cost: check.cost, metas, places: vec![place] });
+                            parts.push(Part { resolved, cost: check.cost, metas, places: vec![place], is_optional });
                         }
                     }
                 }
@@ -109,12 +143,20 @@ impl Engine {
 }
 
 /// The order in which every node reserves.
-fn order(subject: &Subject) -> (&str, &str) {
-    (subject.policy.counters(), &subject.key)
+fn order(part: &Part) -> (bool, &str, &str) {
+    let subject = part.subject();
+    (part.is_optional, subject.policy.counters(), &subject.key)
 }
 
 /// A decision, and the receipt of a reservation if one was made.
 type Reserved = (Decision, Option<Receipt>);
+
+/// The result of an attempt to reserve.
+type Tried = Result<Reserved, CheckError>;
+
+fn is_reserved(tried: &Tried) -> bool {
+    tried.as_ref().is_ok_and(|(decision, _)| decision.allowed)
+}
 
 /// The part without a decision, and the error.
 type Failure<'a> = (&'a Part, CheckError);
@@ -122,7 +164,10 @@ type Failure<'a> = (&'a Part, CheckError);
 /// A running call, which outlives its caller.
 struct Call {
     engine: Arc<Engine>,
+    /// The required ones, then the optional ones.
     parts: Vec<Part>,
+    required: usize,
+    needs_one: bool,
     /// Shutdown waits until this receiver is dropped.
     _inflight: watch::Receiver<()>,
 }
@@ -144,9 +189,15 @@ impl Call {
     /// Turns the decisions on the parts into one decision per check.
     fn answer_each(&self, decisions: &[Decision], since: Micros) -> MultiCheck {
         let mut answers = Vec::new();
-        let denied = decisions.iter().filter(|decision| !decision.allowed).count();
+        let is_denied = |decision: &&Decision| !decision.allowed;
+        let denied = decisions[..self.required].iter().filter(is_denied).count();
+        let lacks_one = self.lacks_one(decisions[self.required..].iter().map(|decision| decision.allowed));
         for (part, decision) in self.parts.iter().zip(decisions) {
-            self.engine.compare_part(&part.resolved, decision, denied == usize::from(!decision.allowed));
+            let others_allow = match part.is_optional {
+                true => denied == 0,
+                false => !lacks_one && denied == usize::from(!decision.allowed),
+            };
+            self.engine.compare_part(&part.resolved, decision, others_allow);
             let own: Vec<Answer> = part.places.iter().map(|place| Ok(part.decision_for(place, decision))).collect();
             self.engine.note_answers(&part.resolved, &own, since);
             answers.extend(part.places.iter().map(|place| place.number).zip(own.into_iter().flatten()));
@@ -157,11 +208,13 @@ impl Call {
 
     /// Returns a decision on each part, in order.
     async fn decide(&self) -> Result<Vec<Decision>, Failure<'_>> {
-        if let [part] = self.parts.as_slice() {
+        if let ([part], false) = (self.parts.as_slice(), self.needs_one) {
             return each(&self.parts, vec![self.check_alone(part).await]);
         }
         let known: Vec<_> = self.parts.iter().map(|part| self.decide_locally(part)).collect();
-        if known.iter().flatten().any(|decision| !decision.allowed) {
+        let may_pass = |known: &Option<Decision>| known.as_ref().is_none_or(|decision| decision.allowed);
+        let (required, optional) = known.split_at(self.required);
+        if !required.iter().all(may_pass) || self.lacks_one(optional.iter().map(may_pass)) {
             let decided = known.into_iter().zip(&self.parts).map(async |(known, part)| match known {
                 Some(decision) => part.traced(async { Ok(decision) }, |decision| decision).await,
                 None => part.traced(self.peek(part, part.resolved.timeout()), |decision| decision).await,
@@ -171,11 +224,24 @@ impl Call {
         let until = self.engine.clock.now() + micros(self.longest(Resolved::timeout));
         // Giving back may take as long as the policies permit, even if the caller waits less.
         let hold = Work::hold(self.longest(|resolved| resolved.subject.policy.timeout));
-        let (reserved, denial) = self.reserve(hold, until).await;
-        match denial {
-            None => Ok(reserved.into_iter().map(|(decision, _)| decision).collect()),
-            Some(denial) => self.unwind(reserved, denial, until).await,
+        let (required, optional) = self.parts.split_at(self.required);
+        let mut tried = self.reserve(required, hold, until).await;
+        let mut is_kept = tried.len() == self.required && tried.iter().all(is_reserved);
+        if is_kept {
+            let reserving = optional.iter().map(|part| self.reserve_part(part, hold, until));
+            let more = join_all(reserving).await;
+            is_kept = more.iter().all(Result::is_ok) && !self.lacks_one(more.iter().map(is_reserved));
+            tried.extend(more);
         }
+        match is_kept {
+            true => each(&self.parts, tried.into_iter().map(|tried| Ok(tried?.0)).collect()),
+            false => self.unwind(tried, until).await,
+        }
+    }
+
+    /// Whether it needs an optional check that fits, and there is none.
+    fn lacks_one(&self, mut fits: impl Iterator<Item = bool>) -> bool {
+        self.needs_one && !fits.any(|fits| fits)
     }
 
     fn longest(&self, timeout: fn(&Resolved) -> Duration) -> Duration {
@@ -207,17 +273,21 @@ impl Call {
         decision.map(Decision::shadowed)
     }
 
-    /// Reserves in order until `until` (us), up to the first denial or error.
-    async fn reserve(&self, hold: Micros, until: Micros) -> (Vec<Reserved>, Option<Answer>) {
-        let mut reserved = Vec::with_capacity(self.parts.len());
-        for part in &self.parts {
-            match part.traced(self.reserve_one(part, hold, self.left(until)), |(decision, _)| decision).await {
-                Ok((decision, receipt)) if decision.allowed => reserved.push((decision, receipt)),
-                Ok((denied, _)) => return (reserved, Some(Ok(denied))),
-                Err(error) => return (reserved, Some(Err(error))),
+    /// Reserves in order until `until` (us), up to the first denial or error. Beyond [`ROUNDS`]
+    /// parts, several are reserved at once.
+    async fn reserve(&self, parts: &[Part], hold: Micros, until: Micros) -> Vec<Tried> {
+        let mut tried = Vec::with_capacity(self.parts.len());
+        for round in parts.chunks(parts.len().div_ceil(ROUNDS).max(1)) {
+            tried.extend(join_all(round.iter().map(|part| self.reserve_part(part, hold, until))).await);
+            if !tried.iter().all(is_reserved) {
+                break;
             }
         }
-        (reserved, None)
+        tried
+    }
+
+    async fn reserve_part(&self, part: &Part, hold: Micros, until: Micros) -> Tried {
+        part.traced(self.reserve_one(part, hold, self.left(until)), |(decision, _)| decision).await
     }
 
     async fn reserve_one(&self, part: &Part, hold: Micros, left: Duration) -> Result<Reserved, CheckError> {
@@ -255,29 +325,23 @@ impl Call {
         }
     }
 
-    /// Gives back the reservations before the denial, and peeks at the parts after it. An error
-    /// fails the call in any case, so it skips the peeks. A caller that waits less gets no peeks
-    /// after `until` (us).
-    async fn unwind(
-        &self,
-        reserved: Vec<Reserved>,
-        denial: Answer,
-        until: Micros,
-    ) -> Result<Vec<Decision>, Failure<'_>> {
-        let (before, from) = self.parts.split_at(reserved.len());
-        let giving = before
-            .iter()
-            .zip(reserved)
-            .map(async |(part, (decision, receipt))| self.give_back(part, decision, receipt).await);
-        let after = if denial.is_ok() { &from[1..] } else { &[] };
+    /// Gives back the reservations, and peeks at the parts that were not tried. An error fails the
+    /// call in any case, so it skips the peeks. A caller that waits less gets no peeks after
+    /// `until` (us).
+    async fn unwind(&self, tried: Vec<Tried>, until: Micros) -> Result<Vec<Decision>, Failure<'_>> {
+        let (before, after) = self.parts.split_at(tried.len());
+        let after = if tried.iter().all(Result::is_ok) { after } else { &[] };
+        let giving = before.iter().zip(tried).map(async |(part, tried)| match tried {
+            Ok((decision, receipt)) if decision.allowed => Ok(self.give_back(part, decision, receipt).await),
+            tried => Ok(tried?.0),
+        });
         let looking = after.iter().map(async |part| {
             let waits_less = part.resolved.within.is_some();
             let left = if waits_less { self.left(until) } else { part.resolved.timeout() };
             part.traced(self.peek(part, left), |decision| decision).await
         });
         let (given, looked) = join(join_all(giving), join_all(looking)).await;
-        let rest = each(from, std::iter::once(denial).chain(looked).collect())?;
-        Ok(given.into_iter().chain(rest).collect())
+        each(&self.parts, given.into_iter().chain(looked).collect())
     }
 
     /// Refunds the charge and keeps the verdict.

@@ -72,8 +72,8 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::refund`].
-    pub async fn reset(&self, policy: &str, key: &str) -> Result<Decision, CheckError> {
-        Ok(self.refund_and_report(policy, key, Work::Reset, Door::Http).await?.decision)
+    pub async fn reset(&self, policy: &str, key: &str, door: Door) -> Result<Decision, CheckError> {
+        Ok(self.refund_and_report(policy, key, Work::Reset, door).await?.decision)
     }
 
     /// Counts and traces the decision as a check of cost 0. A failure has no fallback, since no

@@ -3,8 +3,8 @@
 //! No label comes from a caller. Policy names come from the configuration, and all other labels
 //! from this program.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 
@@ -20,6 +20,12 @@ use crate::telemetry::limiter::Limiter;
 
 /// Maximum number of removed policies whose counts stay, about 30 MB.
 const GONE: usize = 20_000;
+
+/// Maximum number of policies with series of their own, about 1 MB of text.
+const LABELLED: usize = 1_000;
+
+/// Labels the series of all further policies together. No policy is named so.
+pub const OTHERS: &str = "(others)";
 
 named! {
     /// The outcome of a check.
@@ -59,6 +65,8 @@ pub struct Tally {
     /// Log limiter for failed refunds and resets.
     pub not_refunded: Limiter,
     pub prefilter_denials: Count,
+    /// The policies with series of their own, by name.
+    labelled: Mutex<HashSet<Arc<str>>>,
     /// Denied keys, and slow or denied checks.
     pub recorders: Recorders,
 }
@@ -150,6 +158,23 @@ impl Tally {
         self.policies.load_full()
     }
 
+    /// The counted policies among `names`, each with the label of its series. The first ones that
+    /// are counted have their own names, and keep them as long as they are among `names`.
+    pub fn labelled<'a>(&self, names: impl Iterator<Item = &'a str> + Clone) -> Vec<(&'a str, Arc<PolicyTally>)> {
+        let known = self.policies.load();
+        let mut labelled = self.labelled.lock().unwrap_or_else(PoisonError::into_inner);
+        let present: HashSet<&str> = names.clone().collect();
+        labelled.retain(|name| present.contains(&**name));
+        let counted = names.filter_map(|name| Some((name, known.get(name).filter(|tally| tally.is_counted())?)));
+        counted
+            .map(|(name, tally)| {
+                let is_own =
+                    labelled.contains(name) || labelled.len() < LABELLED && labelled.insert(tally.name.clone());
+                (if is_own { name } else { OTHERS }, tally.clone())
+            })
+            .collect()
+    }
+
     /// Adds these policies at once, since each addition copies the known ones.
     pub fn know<'a>(&self, names: impl IntoIterator<Item = &'a str> + Clone) {
         let known = self.policies.load();
@@ -200,7 +225,12 @@ impl PolicyTally {
         totals
     }
 
-    /// All nonzero counts, and zeros for the series that every policy eventually has.
+    fn is_counted(&self) -> bool {
+        self.doors.iter().any(|door| door.get().is_some())
+    }
+
+    /// All nonzero counts, and zeros for the series that every policy eventually has at a door
+    /// that it is asked at.
     pub fn series(&self) -> Vec<(Series, u64)> {
         let usual = [
             (Outcome::Allowed, Source::Store, Reason::Ok),
@@ -208,13 +238,12 @@ impl PolicyTally {
             (Outcome::Denied, Source::Prefilter, Reason::OverLimit),
         ];
         let mut series = Vec::new();
-        self.by(Door::Http);
         for door in Door::ALL {
             let Some(counts) = self.doors[door as usize].get() else { continue };
             for (outcome, counts) in Outcome::ALL.into_iter().zip(&**counts) {
                 for (source, counts) in Source::ALL.into_iter().zip(counts) {
                     for (reason, count) in Reason::ALL.into_iter().zip(counts) {
-                        let is_usual = door == Door::Http && usual.contains(&(outcome, source, reason));
+                        let is_usual = usual.contains(&(outcome, source, reason));
                         if count.total() > 0 || is_usual {
                             series.push(((outcome, source, reason, door), count.total()));
                         }
@@ -229,6 +258,27 @@ impl PolicyTally {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn first_counted_policies_have_series_of_their_own() {
+        let tally = Tally::default();
+        let names: Vec<String> = (0..LABELLED + 2).map(|number| format!("policy-{number}")).collect();
+        tally.know(names.iter().map(String::as_str));
+        let labels = |names: &[String]| -> Vec<String> {
+            let labelled = tally.labelled(names.iter().map(String::as_str));
+            labelled.into_iter().map(|(label, _)| label.to_owned()).collect()
+        };
+        assert!(labels(&names).is_empty());
+        let count = |name: &str| _ = tally.policy(name).by(Door::Http);
+        names[1..].iter().for_each(|name| count(name));
+        assert!(labels(&names) == [&names[1..=LABELLED], &[OTHERS.to_owned()]].concat());
+        count(&names[0]);
+        let both = [OTHERS.to_owned()];
+        assert!(labels(&names) == [&both[..], &names[1..=LABELLED], &both].concat());
+        // The place of a policy that is gone is free again.
+        let left = [&names[..1], &names[2..]].concat();
+        assert!(labels(&left) == [&left[..LABELLED], &both].concat());
+    }
 
     #[test]
     fn counts_of_policies_that_are_gone_are_kept_until_they_are_too_many() {

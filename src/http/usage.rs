@@ -8,7 +8,7 @@ use axum::response::Response;
 use super::answer::{self, Object};
 use super::problem::Problem;
 use super::request::query;
-use crate::engine::{History, TickCounts, Usage};
+use crate::engine::{Door, History, TickCounts, Usage};
 use crate::limit::time::MICROS_PER_MILLI;
 use crate::node::Node;
 
@@ -53,6 +53,10 @@ fn write_history(object: &mut Object<'_>, history: Option<&History>) {
 
 pub(super) async fn reset(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let check = query::policy_and_key(query.as_deref()).map_err(Problem::invalid)?;
-    let decision = node.engine.reset(&check.policy, &check.key).await.map_err(|error| node.refused(&error))?;
+    let decision = node
+        .engine
+        .reset(&check.policy, &check.key, Door::Http)
+        .await
+        .map_err(|error| node.refused(&error))?;
     Ok(answer::decision(&check.key, &decision, |_| {}))
 }

@@ -1,7 +1,7 @@
 //! Counts rejected calls by their reason: the caller lacks the right, or sends malformed HTTP. For
 //! each reason the log names a client from time to time.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use crate::access::Refused;
@@ -16,6 +16,8 @@ pub struct Caller {
     pub address: Option<IpAddr>,
     /// The connection uses TLS.
     pub encrypted: bool,
+    /// The address of this node that the client has reached.
+    pub local: Option<SocketAddr>,
 }
 
 impl Caller {

@@ -129,7 +129,7 @@ impl Connections {
         let tls = self.service.tls(&self.reloader);
         // On a listener for both IP versions, an IPv4 caller has an IPv6 address.
         let address = stream.peer_addr().ok().map(|address| address.ip().to_canonical());
-        let caller = Caller { address, encrypted: tls.is_some() };
+        let caller = Caller { address, encrypted: tls.is_some(), local: stream.local_addr().ok() };
         let holdings = Holdings::new(&self.load, address);
         let connection = Connection {
             service: self.service.with_caller(caller, holdings.clone()),

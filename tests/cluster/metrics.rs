@@ -63,15 +63,6 @@ fn every_metric_is_exposed_and_passes_promtool() {
     let key = unique("metrics");
     (0..5).for_each(|_| _ = ask(&node, "two", &key));
     let text = node.metrics();
-    for (name, kind, labels) in NAMES {
-        assert!(text.contains(&format!("# HELP {name} ")), "no help for {name}:\n{text}");
-        assert!(text.contains(&format!("# TYPE {name} {kind}\n")), "{name} is no {kind}:\n{text}");
-        let sample = if *kind == "histogram" { format!("{name}_bucket") } else { (*name).to_owned() };
-        let line = series(&text).find(|line| line.split(['{', ' ']).next() == Some(&sample));
-        let line = line.unwrap_or_else(|| panic!("no series of {name}:\n{text}"));
-        let named: BTreeSet<&str> = label_names(line).into_iter().filter(|label| *label != "le").collect();
-        assert_eq!(named, labels.iter().copied().collect(), "{line}");
-    }
     assert_eq!(value(&text, "tollgate_checks_total", &["two", "allowed", "store", "ok"]), 2.0);
     assert_eq!(value(&text, "tollgate_checks_total", &["two", "denied", "prefilter", "over_limit"]), 3.0);
     assert_eq!(value(&text, "tollgate_prefilter_denials_total", &[]), 3.0);
@@ -83,6 +74,17 @@ fn every_metric_is_exposed_and_passes_promtool() {
         .map(number)
         .sum();
     assert_eq!(calls, 2.0);
+    ask(&node, "candidate", &key);
+    let text = node.metrics();
+    for (name, kind, labels) in NAMES {
+        assert!(text.contains(&format!("# HELP {name} ")), "no help for {name}:\n{text}");
+        assert!(text.contains(&format!("# TYPE {name} {kind}\n")), "{name} is no {kind}:\n{text}");
+        let sample = if *kind == "histogram" { format!("{name}_bucket") } else { (*name).to_owned() };
+        let line = series(&text).find(|line| line.split(['{', ' ']).next() == Some(&sample));
+        let line = line.unwrap_or_else(|| panic!("no series of {name}:\n{text}"));
+        let named: BTreeSet<&str> = label_names(line).into_iter().filter(|label| *label != "le").collect();
+        assert_eq!(named, labels.iter().copied().collect(), "{line}");
+    }
     is_flawless(&text);
 }
 

@@ -10,6 +10,7 @@ use crate::proxy::{Backend, Envoy, documented};
 use crate::rls::address;
 use crate::support::chaos;
 use crate::support::cluster;
+use crate::support::http;
 use crate::support::redis::Server;
 use crate::support::{Node, unique, wait_until};
 
@@ -131,4 +132,44 @@ async fn charges_at_the_end_of_a_stream_count() {
     assert_eq!(envoy.get("/llm", &user).status, 429);
     let other = envoy.get("/llm", &unique("other"));
     assert_eq!(other.status, 200);
+}
+
+/// A filter or a route behind the rate limit chooses a backend that has room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn envoy_reads_the_metadata_of_open_quotas() {
+    let (node, folder) = node_on(&cluster::shared().seeds(), &[("deadline: 80ms", "deadline: 8s")]);
+    let quota = |name: &str, requests: u32| {
+        format!(
+            "  - {{key: {name}, quota_mode: true, metadata: {{backend: {name}}}, \
+             rate_limit: {{unit: day, requests_per_unit: {requests}}}}}\n"
+        )
+    };
+    let limits = format!("domain: edge\ndescriptors:\n{}{}", quota("blue", 1), quota("green", 2));
+    std::fs::write(folder.path().join("limits.yaml"), limits).unwrap();
+    assert_eq!(http::post(&node.address, "/v1/reload", "").status, 200);
+    let (service, backend) = (address(&node), Backend::start().await);
+    let action = |name: &str| {
+        format!(
+            "{}- actions: [{{request_headers: {{header_name: x-user, descriptor_key: {name}}}}}]\n",
+            " ".repeat(30)
+        )
+    };
+    let actions = action("blue") + &action("green");
+    let route = "                        - match: {prefix: /}\n";
+    let field = "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:metadata:backend)%";
+    let with_header = format!(
+        "{route}                          response_headers_to_add: [{{header: {{key: x-backend, value: \"{field}\"}}}}]\n"
+    );
+    let changes = [
+        ("timeout: 0.1s", "timeout: 12s"),
+        ("                              - actions: [{remote_address: {}}]\n", actions.as_str()),
+        (route, with_header.as_str()),
+    ];
+    let envoy = Envoy::start([&service, &service], &backend, &changes);
+    let user = unique("user");
+    for chosen in ["blue", "green"] {
+        let answer = envoy.get("/", &user);
+        assert_eq!((answer.status, answer.header("x-backend")), (200, Some(chosen)), "{answer:?}");
+    }
+    assert_eq!(envoy.get("/", &user).status, 429);
 }

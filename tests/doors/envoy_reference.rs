@@ -1,14 +1,16 @@
 //! The same answers as envoyproxy/ratelimit, whose recorded answers are the fixture.
 //!
-//! Seeds produce the configurations and the requests, so the fixture holds only answers: one line
-//! for each request, one `code:limit_remaining` for each descriptor.
-//! `scripts/record-envoy-reference` recorded them with version
-//! v1.4.1-0.20260122083618-3fb702589d36. docs/integrations/envoy.md lists the differences.
+//! Seeds produce the configurations and the requests, so the fixture holds only answers. A line for
+//! each request has one `code:limit_remaining` for each descriptor, and the merged metadata.
+//! `scripts/record-envoy-reference` recorded them with commit
+//! f2fb15770f7fd1c88ca6c3a1b58ee513917ace96 of 5 July 2026. docs/integrations/envoy.md lists the
+//! differences.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use prost_types::value::Kind;
 use tollgate::clock::unix_micros;
 use tollgate::gateway::envoy::messages::{Code, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 
@@ -21,6 +23,7 @@ const FIXTURE: &str = "envoy-reference.txt";
 const UNITS: [&str; 5] = ["hour", "day", "week", "month", "year"];
 const KEYS: [&str; 3] = ["user", "path", "tenant"];
 const VALUES: [&str; 6] = ["a", "ab", "abc", "b", "gold", ""];
+const NAMES: [&str; 3] = ["tier", "backend", "region"];
 const PATTERNS: [&str; 8] = ["a", "abc", "gold", "a*", "ab*", "*", "", ""];
 
 /// The text of a descriptor file for the domain `d<number>`.
@@ -52,8 +55,11 @@ fn level(dice: &mut Dice, text: &mut String, depth: usize) {
         if dice.below(9) == 0 {
             writeln!(text, "{indent}    shadow_mode: true").unwrap();
         }
-        if dice.below(9) == 0 {
+        if dice.below(3) == 0 {
             writeln!(text, "{indent}    quota_mode: true").unwrap();
+        }
+        if dice.below(3) == 0 {
+            writeln!(text, "{indent}    metadata: {{{}: {}}}", dice.one_of(&NAMES), dice.below(5)).unwrap();
         }
         if dice.below(10) > 0 {
             writeln!(text, "{indent}    rate_limit: {}", rate_limit(dice)).unwrap();
@@ -101,13 +107,25 @@ fn random_descriptor(dice: &mut Dice) -> RateLimitDescriptor {
     }
 }
 
-/// `1:5 2:0`: code and remaining of each descriptor.
+/// `1 1:5 2:0 tier=3`: the overall code, code and remaining of each descriptor, and the metadata.
 fn line(response: &RateLimitResponse) -> String {
     let statuses = response.statuses.iter().map(|status| format!("{}:{}", status.code, status.limit_remaining));
-    format!("{} {}", response.overall_code, statuses.collect::<Vec<_>>().join(" "))
+    let overall = std::iter::once(response.overall_code.to_string());
+    overall.chain(statuses).chain(metadata(response)).collect::<Vec<_>>().join(" ")
 }
 
-/// The recorded line as Tollgate answers. The reference allows a look when nothing is left.
+fn metadata(response: &RateLimitResponse) -> Option<String> {
+    let kind = |value: &prost_types::Value| value.kind.clone().unwrap();
+    let Kind::StructValue(merged) = kind(response.dynamic_metadata.as_ref()?.fields.get("metadata")?) else { panic!() };
+    let members = merged.fields.iter().map(|(name, value)| match kind(value) {
+        Kind::NumberValue(number) => format!("{name}={number}"),
+        other => panic!("{name}: {other:?}"),
+    });
+    Some(members.collect::<Vec<_>>().join(","))
+}
+
+/// The recorded line as Tollgate answers. The reference allows a look when nothing is left, which
+/// may change the overall code and the metadata.
 fn expected(request: &RateLimitRequest, recorded: &str, answer: &RateLimitResponse) -> String {
     let mut words: Vec<String> = recorded.split(' ').map(str::to_owned).collect();
     let over = i32::from(Code::OverLimit);
@@ -116,7 +134,9 @@ fn expected(request: &RateLimitRequest, recorded: &str, answer: &RateLimitRespon
         let status = &answer.statuses[place];
         if looks && words[place + 1] == "1:0" && status.code == over && status.limit_remaining == 0 {
             words[place + 1] = format!("{over}:0");
-            words[0] = over.to_string();
+            words[0] = answer.overall_code.to_string();
+            words.truncate(request.descriptors.len() + 1);
+            words.extend(metadata(answer));
         }
     }
     words.join(" ")
@@ -125,7 +145,7 @@ fn expected(request: &RateLimitRequest, recorded: &str, answer: &RateLimitRespon
 #[tokio::test]
 async fn answers_are_those_of_the_reference_server() {
     let node = EnvoyNode::start(&Settings {
-        envoy: "  counting: independent",
+        envoy: "  deadline: 5s\n  counting: independent",
         descriptors: &configuration(0),
         ..Settings::default()
     });

@@ -13,6 +13,7 @@ mod proxy;
 mod envoy;
 mod envoy_connections;
 mod envoy_proxy;
+mod envoy_quotas;
 mod envoy_reference;
 mod fuzz_gate;
 mod gate;

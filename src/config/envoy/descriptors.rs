@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::limits::{self, Counts};
+use super::metadata::metadata;
 use super::tree::{Descriptor, Level, Limit, Rule, RuleKind};
 use super::unit::Unit;
 use super::yaml_1_1;
@@ -131,25 +132,25 @@ impl DescriptorReader<'_> {
     }
 
     fn rule(&mut self, section: &Section<'_>, domain: &str, path: &Path<'_>) -> Option<Rule> {
-        let (shadow, quota) = (self.flag(section, "shadow_mode"), self.flag(section, "quota_mode"));
+        let (shadow, is_quota) = (self.flag(section, "shadow_mode"), self.flag(section, "quota_mode"));
+        let metadata = section.member("metadata").and_then(|node| metadata(node, self.faults));
         let limit = section.member("rate_limit").filter(|node| !matches!(node.value, Value::Empty));
-        match (limit, section.member("policy")) {
+        let rule = match (limit, section.member("policy")) {
             (Some(_), Some(policy)) => {
                 self.faults.note(policy.place, "`policy` and `rate_limit` are alternatives: keep one of them");
                 None
             }
-            (Some(limit), None) => self.rate_limit(limit, domain, path, shadow || quota),
+            (Some(limit), None) => self.rate_limit(limit, domain, path, shadow),
             (None, Some(policy)) => self.policy(policy, section),
             (None, None) => None,
-        }
+        };
+        rule.map(|rule| Rule { is_quota, metadata, ..rule })
     }
 
     fn policy(&mut self, node: &Node, section: &Section<'_>) -> Option<Rule> {
-        for mode in ["shadow_mode", "quota_mode"] {
-            if let Some(member) = section.entry(mode) {
-                let sentence = format!("`{mode}` goes with `rate_limit`: write `shadow: true` in the policy instead");
-                self.faults.note(member.place, sentence);
-            }
+        if let Some(member) = section.entry("shadow_mode") {
+            let sentence = "`shadow_mode` goes with `rate_limit`: write `shadow: true` in the policy instead";
+            self.faults.note(member.place, sentence);
         }
         let name = node.identifier(self.faults)?;
         if !self.known.contains(name) {
@@ -216,7 +217,8 @@ impl DescriptorReader<'_> {
 
     fn rule_at(&self, node: &Node, kind: RuleKind, name: &str, replaces: Vec<String>) -> Rule {
         let line = if let Place::At { line, .. } = node.place { line } else { 0 };
-        Rule { kind, name: name.to_owned(), replaces, place: (self.file.clone(), line) }
+        let place = (self.file.clone(), line);
+        Rule { kind, name: name.to_owned(), replaces, is_quota: false, metadata: None, place }
     }
 
     fn flag(&mut self, section: &Section<'_>, name: &str) -> bool {

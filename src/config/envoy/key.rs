@@ -26,11 +26,11 @@ pub fn counter_key(domain: &str, entries: &[Entry<'_>], found: Option<&Found<'_>
     shortened(key)
 }
 
-/// The key under a policy of the configuration: the values. One value stays as it is, since the
-/// policy may read it as an address.
+/// The key under a policy of the configuration: the values. One ordinary value stays as it is,
+/// since the policy may read it as an address, also with a zone such as `%eth0`.
 pub fn policy_key(entries: &[Entry<'_>]) -> String {
     if let [(_, value)] = entries
-        && !value.is_empty()
+        && is_ordinary(value)
     {
         return shortened((*value).to_owned());
     }
@@ -45,6 +45,12 @@ pub fn policy_key(entries: &[Entry<'_>]) -> String {
         }
     }
     shortened(key)
+}
+
+/// Whether no other descriptor has this value as its key. Several values have a `|` between them,
+/// and an escaped value has `%25` or `%7C`. A hash or an empty value begins with `%`.
+fn is_ordinary(value: &str) -> bool {
+    !value.is_empty() && !value.starts_with('%') && !["|", "%25", "%7C"].iter().any(|mark| value.contains(mark))
 }
 
 /// A key that is too long becomes its hash. No escaped key begins like it.
@@ -77,10 +83,31 @@ mod tests {
     fn key_of_a_policy_is_the_values() {
         let of = |values: &[&str]| policy_key(&values.iter().map(|value| ("k", *value)).collect::<Vec<_>>());
         assert_eq!(of(&["2001:db8::1"]), "2001:db8::1");
-        assert_eq!(of(&["a|b%"]), "a|b%");
+        assert_eq!(of(&["fe80::1%eth0"]), "fe80::1%eth0");
+        assert_eq!(of(&["50%"]), "50%");
+        assert_eq!(of(&["a|b%"]), "a%7Cb%25");
         assert_eq!(of(&[""]), "%");
         assert_eq!(of(&["a|b", "", "50%"]), "a%7Cb|%|50%25");
         assert!(of(&[&"x".repeat(1025)]).starts_with("%h"));
         assert_eq!(of(&[&"x".repeat(1024)]).len(), 1024);
+    }
+
+    #[test]
+    fn different_values_never_share_a_key_of_a_policy() {
+        let of = |values: &[&str]| policy_key(&values.iter().map(|value| ("k", *value)).collect::<Vec<_>>());
+        let parts =
+            ["", "a", "b", "|", "%", "%%", "a|b", "a%7Cb", "a%257Cb", "%7C", "%25", "a|", "|b", "%|", "a|%", "%h"];
+        let mut values: Vec<Vec<String>> = parts.iter().map(|part| vec![(*part).to_owned()]).collect();
+        values.extend(parts.iter().flat_map(|a| parts.iter().map(|b| vec![(*a).to_owned(), (*b).to_owned()])));
+        values.push(vec!["a".to_owned(), "b".to_owned(), "a".to_owned()]);
+        let long = "x".repeat(1025);
+        values.extend([vec![of(&[&long])], vec![long]]);
+        let mut known = std::collections::HashMap::new();
+        for values in values {
+            let key = of(&values.iter().map(String::as_str).collect::<Vec<_>>());
+            if let Some(other) = known.insert(key.clone(), values.clone()) {
+                panic!("{values:?} and {other:?} are both {key}");
+            }
+        }
     }
 }

@@ -17,9 +17,10 @@ use crate::limit::quota::{Anchor, Quota, Rule};
 /// The policy that denies what has a limit of zero.
 pub const ZERO: &str = "envoy:zero";
 
-/// The name of the policy for limits that requests bring in this unit.
+/// The name of the policy for limits that requests bring in this unit. The names of rules have a
+/// `/` behind the domain.
 pub fn of_requests(unit: Unit) -> String {
-    format!("envoy:requests/{}", unit.name())
+    format!("envoy:requests:{}", unit.name())
 }
 
 /// How all limits count.

@@ -18,6 +18,8 @@ mod key;
 
 mod limits;
 
+mod metadata;
+
 mod descriptors;
 
 #[cfg(test)]

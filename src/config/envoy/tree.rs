@@ -5,7 +5,9 @@
 //! that no rule applies. A rule applies only at the depth of the descriptor's last entry.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use prost_types::Struct;
 use smallvec::SmallVec;
 
 use super::unit::Unit;
@@ -67,8 +69,12 @@ pub struct Rule {
     pub name: String,
     /// The names of rules that this one replaces within a request.
     pub replaces: Vec<String>,
+    /// Whether it denies a request only together with all other such rules of the request.
+    pub is_quota: bool,
+    /// For the dynamic metadata of answers.
+    pub metadata: Option<Arc<Struct>>,
     /// Its place: the file, and the line from 1.
-    pub place: (std::sync::Arc<str>, usize),
+    pub place: (Arc<str>, usize),
 }
 
 /// How a rule decides.

@@ -26,9 +26,38 @@ pub(super) fn integer(text: &str) -> Option<u64> {
         .then(|| u64::from_str_radix(digits, radix).ok())?
 }
 
+/// A finite number, as close as a double comes to it.
+pub(super) fn number(text: &str) -> Option<f64> {
+    let (sign, size) = match text.strip_prefix('-') {
+        Some(size) => (-1.0, size),
+        None => (1.0, text),
+    };
+    if let Some(integer) = integer(size) {
+        #[expect(clippy::cast_precision_loss, reason = "a Struct has only doubles")]
+        return Some(sign * integer as f64);
+    }
+    // Rust reads words such as `inf`, too.
+    let is_decimal = size.starts_with(|first: char| first.is_ascii_digit() || first == '.');
+    size.parse()
+        .ok()
+        .filter(|number: &f64| is_decimal && number.is_finite())
+        .map(|number| sign * number)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_finite() {
+        let rows = [("7", 7.0), ("-7", -7.0), ("1.5", 1.5), ("-.5", -0.5), ("1e3", 1000.0), ("0x10", 16.0)];
+        for (text, expected) in rows {
+            assert_eq!(number(text), Some(expected), "{text}");
+        }
+        for text in ["inf", ".inf", "nan", "-", "", ".", "1.2.3", "2026-07-01", "1e999", "--1", "1 000"] {
+            assert_eq!(number(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn integers_have_the_forms_of_yaml_1_1() {

@@ -22,6 +22,7 @@ pub(super) struct Part {
     pub(super) metas: SmallVec<[Meta; 1]>,
     /// The checks that this part combines.
     pub(super) places: Vec<Place>,
+    pub(super) is_optional: bool,
 }
 
 /// A check in the call.

@@ -9,16 +9,36 @@ use tokio::time::timeout;
 use super::RateLimitError;
 use super::plan::{Action, Counted};
 use crate::config::envoy::Counting;
-use crate::engine::{Answer, Check, CheckError, Decision, Door, Engine, Over, Refund};
+use crate::engine::{AllOrNone, Answer, Check, CheckError, Decision, Door, Engine, Over, Refund};
 use crate::limit::policy::Algorithm;
 
 /// The result for one counted descriptor.
 #[derive(Debug, Clone)]
 pub(super) struct Verdict {
-    /// Whether the descriptor denies the request.
+    /// Whether the descriptor is over its limit.
     pub(super) over: bool,
+    pub(super) is_quota: bool,
     /// None if the key does not match the policy's type, or a refund had no answer.
     pub(super) decision: Option<Decision>,
+}
+
+impl Verdict {
+    /// A quota descriptor that may still pass.
+    const OPEN_QUOTA: Self = Self { over: false, is_quota: true, decision: None };
+}
+
+/// Whether these verdicts deny the request: one without quota mode is over its limit, or all with
+/// quota mode are.
+pub(super) fn is_over<'a>(verdicts: impl IntoIterator<Item = &'a Verdict>) -> bool {
+    let (mut quotas, mut over) = (0, 0);
+    for verdict in verdicts {
+        match verdict.is_quota {
+            true => (quotas, over) = (quotas + 1, over + usize::from(verdict.over)),
+            false if verdict.over => return true,
+            false => {}
+        }
+    }
+    quotas > 0 && quotas == over
 }
 
 /// A descriptor's place among the counted ones, and the check on it.
@@ -51,7 +71,8 @@ type PlacedVerdicts = Vec<(usize, Verdict)>;
 
 /// A failed refund is logged by the engine. The caller has no use for it: its request has ended.
 async fn refund(engine: &Engine, refunds: &[Placed<'_>], within: Duration) -> PlacedVerdicts {
-    let refunded = refunds.iter().map(async |(place, Counted { check, .. })| {
+    let refunded = refunds.iter().map(async |(place, counted)| {
+        let check = &counted.check;
         let refunding = async {
             let refund = Refund::Cost(check.cost);
             let refunded = engine.refund(&check.policy, &check.key, refund, Door::Envoy).await?;
@@ -62,7 +83,7 @@ async fn refund(engine: &Engine, refunds: &[Placed<'_>], within: Duration) -> Pl
             }
         };
         let decision = timeout(within, refunding).await.ok().and_then(Result::ok);
-        (*place, Verdict { over: false, decision })
+        (*place, Verdict { over: false, is_quota: counted.is_quota, decision })
     });
     join_all(refunded).await
 }
@@ -102,43 +123,79 @@ fn verdicts(counted: &[Placed<'_>], answers: Vec<Answer>) -> Result<PlacedVerdic
     counted.iter().zip(answers).map(verdict).collect()
 }
 
-/// Charges all descriptors or none, but for those with hits of their own.
+/// Charges all descriptors or none, but for those with hits of their own, which come first. Quota
+/// descriptors count each for itself once the others fit.
 async fn all_or_none(engine: &Arc<Engine>, counted: &[Placed<'_>]) -> Result<PlacedVerdicts, RateLimitError> {
     let with = |action| counted.iter().copied().filter(|(_, counted)| counted.action == action).collect::<Vec<_>>();
-    let (looks, together, alone) = (with(Action::Look), with(Action::Charge), with(Action::ChargeAlone));
+    let (looks, alone, together) = (with(Action::Look), with(Action::ChargeAlone), with(Action::Charge));
+    let is_denied = |verdicts: &PlacedVerdicts, open: &[Placed<'_>]| {
+        let may_pass = open.iter().any(|(_, counted)| counted.is_quota);
+        let decided = verdicts.iter().map(|(_, verdict)| verdict);
+        let open = may_pass.then_some(&Verdict::OPEN_QUOTA);
+        is_over(decided.chain(open))
+    };
     let mut verdicts = each(engine, &looks).await?;
-    if verdicts.iter().any(|(_, verdict)| verdict.over) {
-        verdicts.extend(peek(engine, &[together, alone].concat()).await?);
+    let open = [&alone[..], &together].concat();
+    if is_denied(&verdicts, &open) {
+        verdicts.extend(peek(engine, &open).await?);
         return Ok(verdicts);
     }
-    let (together, alone) = join(charge_together(engine, &together), each(engine, &alone)).await;
-    verdicts.extend(together?);
-    verdicts.extend(alone?);
+    verdicts.extend(each(engine, &alone).await?);
+    let of_quotas: PlacedVerdicts = verdicts.iter().filter(|(_, verdict)| verdict.is_quota).cloned().collect();
+    if is_denied(&of_quotas, &together) {
+        verdicts.extend(peek(engine, &together).await?);
+        return Ok(verdicts);
+    }
+    let has_passed = of_quotas.iter().any(|(_, verdict)| !verdict.over);
+    let needs_one = !has_passed && counted.iter().any(|(_, counted)| counted.is_quota);
+    let (quotas, all): (Vec<_>, Vec<_>) = together.into_iter().partition(|(_, counted)| counted.is_quota);
+    verdicts.extend(match all.is_empty() {
+        true => each(engine, &quotas).await?,
+        false => charge_together(engine, all, quotas, needs_one).await?,
+    });
     Ok(verdicts)
 }
 
-async fn charge_together(engine: &Arc<Engine>, counted: &[Placed<'_>]) -> Result<PlacedVerdicts, RateLimitError> {
-    if counted.is_empty() {
-        return Ok(Vec::new());
-    }
-    let checks: Vec<Check> = counted.iter().map(|(_, counted)| counted.check.clone()).collect();
-    match engine.check_all_or_none(&checks).await {
-        Ok(multi) => counted
-            .iter()
-            .zip(multi.decisions)
-            .map(|((place, counted), decision)| Ok((*place, verdict(counted, Ok(decision))?)))
-            .collect(),
-        Err(rejected) => counted
-            .iter()
-            .enumerate()
-            .map(|(number, (place, counted))| {
-                let error = rejected.iter().find(|(check, _)| *check == number).map(|(_, error)| error.clone());
-                match error {
-                    Some(error) => Ok((*place, verdict(counted, Err(error))?)),
-                    None => Ok((*place, Verdict { over: false, decision: None })),
+/// Charges `all` and what fits of `quotas`, or nothing. If it `needs_one`, a quota must fit.
+async fn charge_together(
+    engine: &Arc<Engine>,
+    all: Vec<Placed<'_>>,
+    mut quotas: Vec<Placed<'_>>,
+    needs_one: bool,
+) -> Result<PlacedVerdicts, RateLimitError> {
+    let checks = |of: &[Placed<'_>]| of.iter().map(|(_, counted)| counted.check.clone()).collect::<Vec<_>>();
+    let required = checks(&all);
+    let mut verdicts = PlacedVerdicts::new();
+    // An invalid key among the quotas is over its limit, and the others are asked without it.
+    loop {
+        let optional = checks(&quotas);
+        let counted = || all.iter().chain(&quotas);
+        let call = AllOrNone { all: &required, optional: &optional, needs_one };
+        let rejected = match engine.check_optional(call).await {
+            Ok(multi) => {
+                for ((place, counted), decision) in counted().zip(multi.decisions) {
+                    verdicts.push((*place, verdict(counted, Ok(decision))?));
                 }
-            })
-            .collect(),
+                return Ok(verdicts);
+            }
+            Err(rejected) => rejected,
+        };
+        let mut errors = vec![None; counted().count()];
+        rejected.into_iter().for_each(|(place, error)| errors[place] = Some(error));
+        let is_optional = errors.iter().take(all.len()).all(Option::is_none);
+        let mut left = Vec::new();
+        for (number, ((place, counted), error)) in counted().zip(errors).enumerate() {
+            match error {
+                Some(error) => verdicts.push((*place, verdict(counted, Err(error))?)),
+                None if is_optional && number >= all.len() => left.push((*place, *counted)),
+                None if is_optional => {}
+                None => verdicts.push((*place, Verdict { over: false, is_quota: counted.is_quota, decision: None })),
+            }
+        }
+        if !is_optional {
+            return Ok(verdicts);
+        }
+        quotas = left;
     }
 }
 
@@ -151,15 +208,16 @@ async fn peek(engine: &Engine, counted: &[Placed<'_>]) -> Result<PlacedVerdicts,
 /// # Errors
 /// The store failed under mode `error`, or a reload has removed the policy.
 fn verdict(counted: &Counted, answer: Answer) -> Result<Verdict, RateLimitError> {
+    let is_quota = counted.is_quota;
     match answer {
         Ok(decision) => {
             // Counters always allow a look.
             let is_empty = || decision.binding.is_some_and(|binding| binding.remaining == 0);
             let nothing_left = counted.action == Action::Look && !decision.policy.options.shadow && is_empty();
-            Ok(Verdict { over: !decision.allowed || nothing_left, decision: Some(decision) })
+            Ok(Verdict { over: !decision.allowed || nothing_left, is_quota, decision: Some(decision) })
         }
         // A client chooses this value, and no client may choose to be unlimited.
-        Err(CheckError::InvalidKey(_)) => Ok(Verdict { over: true, decision: None }),
+        Err(CheckError::InvalidKey(_)) => Ok(Verdict { over: true, is_quota, decision: None }),
         Err(error) => Err(RateLimitError::Unavailable(error)),
     }
 }

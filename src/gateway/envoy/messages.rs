@@ -62,6 +62,8 @@ pub struct RateLimitResponse {
     pub statuses: Vec<DescriptorStatus>,
     #[prost(message, repeated, tag = "3")]
     pub response_headers_to_add: Vec<HeaderValue>,
+    #[prost(message, optional, tag = "6")]
+    pub dynamic_metadata: Option<prost_types::Struct>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -1,7 +1,8 @@
 //! Envoy's rate limit service, version 3.
 //!
 //! `plan.rs` finds the rule of each descriptor and turns it into a check. `decide.rs` asks the
-//! engine, and `render.rs` writes the response. `serve/envoy.rs` is the listener.
+//! engine, `render.rs` writes the response, and `metadata.rs` its dynamic metadata.
+//! `serve/envoy.rs` is the listener.
 
 mod decide;
 
@@ -11,15 +12,14 @@ mod plan;
 
 mod render;
 
+mod metadata;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::{CheckError, Engine};
 use messages::{RateLimitRequest, RateLimitResponse};
 use plan::Plan;
-
-/// The most descriptors of a request that a limit or a policy counts, as in `/v1/check/all`.
-pub const MAX_COUNTED: usize = 16;
 
 /// Why a request has no response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -58,5 +58,6 @@ async fn once(
     let within = left.map_or(rules.deadline, |left| left.min(rules.deadline));
     let plan = Plan::new(&rules, request, within).map_err(RateLimitError::Invalid)?;
     let verdicts = decide::decide(engine, rules.counting, plan.counted(), within).await?;
-    Ok(render::response(&plan, &verdicts, rules.headers))
+    let response = render::response(&plan, &verdicts, rules.headers);
+    Ok(RateLimitResponse { dynamic_metadata: metadata::of(request, &plan, &verdicts), ..response })
 }

@@ -1,9 +1,11 @@
 //! Finds the rule of each descriptor of a request, and turns it into a check.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::MAX_COUNTED;
+use prost_types::Struct;
+
 use super::messages::{CurrentLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, UnitOfTime};
 use crate::config::envoy::{
     Counting, Entry, EnvoyRules, Found, Level, Limit, Rule, RuleKind, Unit, ZERO, counter_key, of_requests, policy_key,
@@ -24,6 +26,17 @@ pub(super) enum Planned {
     Counted(Counted),
 }
 
+impl Planned {
+    fn under(self, rule: &Rule) -> Self {
+        match self {
+            Self::Counted(counted) => {
+                Self::Counted(Counted { is_quota: rule.is_quota, metadata: rule.metadata.clone(), ..counted })
+            }
+            other => other,
+        }
+    }
+}
+
 /// A descriptor that the engine counts.
 #[derive(Debug)]
 pub(super) struct Counted {
@@ -31,6 +44,9 @@ pub(super) struct Counted {
     pub(super) action: Action,
     /// The limit as written; none under a policy of the configuration.
     pub(super) limit: Option<CurrentLimit>,
+    /// Whether it denies the request only together with all others of its kind.
+    pub(super) is_quota: bool,
+    pub(super) metadata: Option<Arc<Struct>>,
 }
 
 /// How a descriptor is counted.
@@ -67,21 +83,17 @@ impl Plan {
         }
         let mut plan = Self(without_replaced(found));
         plan.share_time();
-        match plan.counted().count() {
-            counted if counted > MAX_COUNTED => {
-                Err(format!("{counted} descriptors have a limit: a request may have at most {MAX_COUNTED}"))
-            }
-            _ => Ok(plan),
-        }
+        Ok(plan)
     }
 
-    /// Another call may follow looks, so both together have the time of one.
+    /// Calls that follow each other share the time of one. Looks are one call, or two.
     fn share_time(&mut self) {
-        if self.counted().any(|counted| counted.action == Action::Look) {
-            for planned in &mut self.0 {
-                if let Planned::Counted(Counted { check, .. }) = planned {
-                    check.within = check.within.map(|within| within / 2);
-                }
+        let has = |action| u32::from(self.counted().any(|counted| counted.action == action));
+        let looks = has(Action::Look);
+        let calls = (looks + has(Action::ChargeAlone) + has(Action::Charge)).max(2 * looks).max(1);
+        for planned in &mut self.0 {
+            if let Planned::Counted(Counted { check, .. }) = planned {
+                check.within = check.within.map(|within| within / calls);
             }
         }
     }
@@ -134,7 +146,7 @@ impl<'a> Planner<'a> {
             RuleKind::Limit(limit) => self.limit(descriptor, &entries, &found, limit),
             RuleKind::Policy(policy) => self.counted(descriptor, policy.clone(), policy_key(&entries), None, None),
         };
-        Ok((planned, Some(found.rule)))
+        Ok((planned.under(found.rule), Some(found.rule)))
     }
 
     fn limit(
@@ -195,7 +207,7 @@ impl<'a> Planner<'a> {
             within: Some(self.within),
             ..Check::new(policy, key, hits.min(MAX_UNITS), Door::Envoy)
         };
-        Planned::Counted(Counted { check, action, limit })
+        Planned::Counted(Counted { check, action, limit, is_quota: false, metadata: None })
     }
 }
 
@@ -221,6 +233,6 @@ pub(super) fn wire(unit: Unit) -> UnitOfTime {
     }
 }
 
-fn of_wire(unit: UnitOfTime) -> Option<Unit> {
+pub(super) fn of_wire(unit: UnitOfTime) -> Option<Unit> {
     Unit::ALL.into_iter().find(|known| wire(*known) == unit)
 }

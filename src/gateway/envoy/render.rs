@@ -1,6 +1,6 @@
 //! Writes the response: a status for each descriptor, and the rate limit fields.
 
-use super::decide::Verdict;
+use super::decide::{Verdict, is_over};
 use super::messages::{Code, CurrentLimit, DescriptorStatus, Duration, HeaderValue, RateLimitResponse};
 use super::plan::{Counted, Plan, Planned, wire};
 use crate::config::envoy::Unit;
@@ -19,9 +19,9 @@ pub(super) fn response(plan: &Plan, verdicts: &[Verdict], headers: bool) -> Rate
         Planned::Counted(counted) => next.next().map_or_else(|| plain(0), |verdict| status(counted, verdict)),
     });
     let statuses: Vec<DescriptorStatus> = statuses.collect();
-    let over = verdicts.iter().any(|verdict| verdict.over);
+    let over = is_over(verdicts);
     let response_headers_to_add = if headers { header_fields(verdicts, over) } else { Vec::new() };
-    RateLimitResponse { overall_code: code(over), statuses, response_headers_to_add }
+    RateLimitResponse { overall_code: code(over), statuses, response_headers_to_add, dynamic_metadata: None }
 }
 
 fn code(over: bool) -> i32 {
@@ -33,7 +33,7 @@ fn plain(limit_remaining: u32) -> DescriptorStatus {
     DescriptorStatus { code: code(false), current_limit: None, limit_remaining, duration_until_reset: None }
 }
 
-fn status(counted: &Counted, Verdict { over, decision }: &Verdict) -> DescriptorStatus {
+fn status(counted: &Counted, Verdict { over, decision, .. }: &Verdict) -> DescriptorStatus {
     let Some(decision) = decision else {
         return DescriptorStatus { code: code(*over), current_limit: counted.limit.clone(), ..plain(0) };
     };
@@ -64,16 +64,21 @@ fn expressible(decision: &Decision) -> Option<CurrentLimit> {
 }
 
 /// The fields of the descriptor that decides: the denied one that opens last, or else the one with
-/// the least remaining.
+/// the least remaining. All quota descriptors together open with the first of them.
 fn header_fields(verdicts: &[Verdict], over: bool) -> Vec<HeaderValue> {
-    let decisions = verdicts
-        .iter()
-        .filter(|verdict| verdict.over == over)
-        .filter_map(|verdict| verdict.decision.as_ref());
+    let decided = |is_quota: Option<bool>| {
+        let of_kind = verdicts.iter().filter(move |verdict| is_quota.is_none_or(|kind| verdict.is_quota == kind));
+        of_kind.filter(|verdict| verdict.over == over).filter_map(|verdict| verdict.decision.as_ref())
+    };
+    let wait = |decision: &&Decision| decision.retry_after;
     let least = |decision: &&Decision| decision.binding.map(|binding| binding.remaining).unwrap_or(u64::MAX);
     let deciding = match over {
-        true => decisions.max_by_key(|decision| decision.retry_after),
-        false => decisions.min_by_key(least),
+        true => {
+            let all_over = verdicts.iter().all(|verdict| verdict.over || !verdict.is_quota);
+            let first = decided(Some(true)).filter(|_| all_over).min_by_key(wait);
+            decided(Some(false)).chain(first).max_by_key(wait)
+        }
+        false => decided(None).min_by_key(least),
     };
     let Some(decision) = deciding else { return Vec::new() };
     let field = |key: &str, value: String| HeaderValue { key: key.to_owned(), value };

@@ -2,10 +2,11 @@
 //! errors are those of Redis.
 
 use super::decode::{Words, number};
-use super::outcome::{Form, Outcome, Ran, Refusal, unknown_subcommand};
+use super::outcome::{Form, Outcome, Ran, Refusal, help, unknown_subcommand};
 use super::reply::{Replies, Version};
 use super::session::Session;
-use super::{handshake, policy_check, throttle};
+use super::transaction::{self, Transaction};
+use super::{cluster, handshake, keys, policy_check, throttle};
 
 type Run = fn(&mut Session, &Words<'_>, &mut Replies<'_>) -> Ran;
 
@@ -22,9 +23,19 @@ pub(super) struct Command {
     run: Run,
 }
 
-pub(super) const COMMANDS: [Command; 12] = [
+pub(super) const COMMANDS: [Command; 22] = [
     Command { name: "cl.throttle", arity: -1, key: 1, is_open: false, run: cl_throttle },
     Command { name: "tg.check", arity: -3, key: 2, is_open: false, run: tg_check },
+    Command { name: "del", arity: -2, key: 1, is_open: false, run: keys::forget },
+    Command { name: "unlink", arity: -2, key: 1, is_open: false, run: keys::forget },
+    Command { name: "exists", arity: -2, key: 1, is_open: false, run: keys::exists },
+    Command { name: "ttl", arity: 2, key: 1, is_open: false, run: keys::time_to_live },
+    Command { name: "multi", arity: 1, key: 0, is_open: false, run: transaction::multi },
+    Command { name: "exec", arity: 1, key: 0, is_open: false, run: transaction::exec },
+    Command { name: "discard", arity: 1, key: 0, is_open: false, run: transaction::discard },
+    Command { name: "cluster", arity: -2, key: 0, is_open: false, run: cluster::cluster },
+    Command { name: "readonly", arity: 1, key: 0, is_open: false, run: cluster::read_mode },
+    Command { name: "readwrite", arity: 1, key: 0, is_open: false, run: cluster::read_mode },
     Command { name: "ping", arity: -1, key: 0, is_open: false, run: ping },
     Command { name: "echo", arity: 2, key: 0, is_open: false, run: echo },
     Command { name: "select", arity: 2, key: 0, is_open: false, run: select },
@@ -43,7 +54,22 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
 }
 
 /// Runs a command, which has one word at least. Its answer, if it has one yet, is in `replies`.
+/// After `MULTI` a valid command waits.
 pub(super) fn run(session: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
+    let permitted = permitted(session, words);
+    let Some(transaction) = &mut session.transaction else { return (permitted?.run)(session, words, replies) };
+    match permitted {
+        Ok(command) if Transaction::is_exempt(command.name) => (command.run)(session, words, replies),
+        Ok(_) => transaction.add(words, replies),
+        Err(refusal) => {
+            transaction.break_off();
+            Err(refusal)
+        }
+    }
+}
+
+/// The command, if the client may run it with so many words.
+fn permitted(session: &mut Session, words: &Words<'_>) -> Result<&'static Command, Refusal> {
     let command = find(&words[0]).ok_or_else(|| unknown(words))?;
     if !command.is_open {
         let permitted = session.permit();
@@ -56,7 +82,7 @@ pub(super) fn run(session: &mut Session, words: &Words<'_>, replies: &mut Replie
     if count < -command.arity || command.arity > 0 && count != command.arity {
         return Err(Refusal::Arity(command.name));
     }
-    (command.run)(session, words, replies)
+    Ok(command)
 }
 
 /// The text of an unknown command is cut: it is the client's.
@@ -116,7 +142,23 @@ fn quit(_: &mut Session, _: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
     Ok(Outcome::End)
 }
 
-/// `COMMAND [COUNT | LIST | DOCS | INFO names]`. Without descriptions clients show their own.
+const HELP: &[&str] = &[
+    "COMMAND <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "(no subcommand)",
+    "    Return details about all commands.",
+    "COUNT",
+    "    Return the number of commands.",
+    "LIST",
+    "    Return the names of all commands.",
+    "INFO [<command-name> ...]",
+    "    Return details about commands.",
+    "DOCS [<command-name> ...]",
+    "    Return no descriptions: clients show their own.",
+    "HELP",
+    "    Print this help.",
+];
+
+/// `COMMAND [COUNT | LIST | DOCS | INFO names | HELP]`. Clients have descriptions of their own.
 fn command(_: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
     let is = |name: &str| words.get(1).is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
     match words.len() {
@@ -129,6 +171,7 @@ fn command(_: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran
         2 if is("INFO") => list(replies, &COMMANDS.each_ref().map(Some)),
         _ if is("INFO") => list(replies, &words[2..].iter().map(|name| find(name)).collect::<Vec<_>>()),
         _ if is("DOCS") => replies.map(0),
+        2 if is("HELP") => help(replies, HELP),
         _ => return Err(unknown_subcommand("COMMAND", &words[1])),
     }
     Ok(Outcome::Answered)

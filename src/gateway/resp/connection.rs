@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use scopeguard::guard;
-use smallvec::{SmallVec, smallvec};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::task::yield_now;
@@ -17,7 +16,6 @@ use super::Service;
 use super::session::Session;
 use super::turn::Turn;
 use crate::config::Limits;
-use crate::engine::{Answer, Check, Engine};
 use crate::node::{Budget, Counted};
 use crate::telemetry::traces::{self, Tracing};
 
@@ -105,29 +103,21 @@ where
 }
 
 /// Decides a turn and writes its answers.
-async fn answer(session: &Session, turn: Turn, out: &mut Vec<u8>) {
+async fn answer(session: &Session, mut turn: Turn, out: &mut Vec<u8>) {
     let service = &session.service;
-    if turn.checks.is_empty() {
+    if turn.is_decided() {
         return turn.write(&[], out);
     }
     let traced = service.tracing.as_ref().and_then(|tracing| begin_trace(tracing, session, turn.checks.len()));
     let answers = match traced {
-        None => decide(&service.engine, &turn.checks).await,
+        None => turn.decide(&service.engine).await,
         Some(traced) => {
-            let answers = Box::pin(traced.within(decide(&service.engine, &turn.checks))).await;
+            let answers = Box::pin(traced.within(turn.decide(&service.engine))).await;
             traced.end(None);
             answers
         }
     };
     turn.write(&answers, out);
-}
-
-async fn decide(engine: &Engine, checks: &[Check]) -> SmallVec<[Answer; 1]> {
-    match checks {
-        [check] => smallvec![engine.check(check).await],
-        // The box keeps the task of a connection small.
-        _ => Box::pin(engine.check_batch(checks)).await.into(),
-    }
 }
 
 fn begin_trace(tracing: &Arc<Tracing>, session: &Session, commands: usize) -> Option<traces::Request> {

@@ -1,9 +1,11 @@
 //! The commands that clients send when they connect.
 
+use std::borrow::Cow;
+
 use super::decode::{Words, number};
-use super::outcome::{Outcome, Ran, Refusal, shown, unknown_subcommand};
+use super::outcome::{Outcome, Ran, Refusal, help, shown, unknown_subcommand};
 use super::reply::{Replies, Version};
-use super::session::Session;
+use super::session::{Replying, Session};
 use crate::access::Refused;
 
 const OPEN: &str = "ERR AUTH <password> called without any password configured for the default user. \
@@ -12,6 +14,7 @@ const WRONG_PASS: &str = "WRONGPASS invalid username-password pair or user is di
 const HELLO_NO_AUTH: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
                              <proto> AUTH <user> <pass> option can be used to authenticate the client and select the \
                              RESP protocol version at the same time";
+const SYNTAX: &str = "ERR syntax error";
 const NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 
 /// `HELLO [2|3 [AUTH user password] [SETNAME name]]`.
@@ -76,7 +79,7 @@ pub(super) fn auth(session: &mut Session, words: &Words<'_>, replies: &mut Repli
     match &words[1..] {
         [_] if session.is_open() => return Err(Refusal::Text(OPEN.into())),
         [password] | [_, password] => authenticate(session, password)?,
-        _ => return Err(Refusal::Text("ERR syntax error".into())),
+        _ => return Err(Refusal::Text(SYNTAX.into())),
     }
     replies.simple("OK");
     Ok(Outcome::Answered)
@@ -93,7 +96,31 @@ fn refused(session: &Session, reason: Refused) {
     session.service.refusals.refused(reason, session.service.caller);
 }
 
-/// `CLIENT ID | GETNAME | SETNAME name | SETINFO attribute value`.
+const HELP: &[&str] = &[
+    "CLIENT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "ID",
+    "    Return the ID of the current connection.",
+    "GETNAME",
+    "    Return the name of the current connection.",
+    "SETNAME <name>",
+    "    Assign the name <name> to the current connection.",
+    "SETINFO (LIB-NAME|LIB-VER) <value>",
+    "    Accepted without effect.",
+    "TRACKING (ON|OFF) [REDIRECT <id>] [BCAST] [PREFIX <prefix> ...] [OPTIN] [OPTOUT] [NOLOOP]",
+    "    Accepted without effect: no answer can be cached.",
+    "CACHING (YES|NO)",
+    "    Accepted without effect.",
+    "NO-EVICT (ON|OFF)",
+    "    Accepted without effect.",
+    "NO-TOUCH (ON|OFF)",
+    "    Accepted without effect.",
+    "REPLY (ON|OFF|SKIP)",
+    "    Control the answers to the current connection.",
+    "HELP",
+    "    Print this help.",
+];
+
+/// `CLIENT subcommand ...`. Drivers send these when they connect, and some give up at an error.
 pub(super) fn client(session: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
     let is = |name: &str| words[1].eq_ignore_ascii_case(name.as_bytes());
     match &words[2..] {
@@ -111,9 +138,51 @@ pub(super) fn client(session: &mut Session, words: &Words<'_>, replies: &mut Rep
             }
             replies.simple("OK");
         }
+        [switch, options @ ..] if is("TRACKING") => {
+            one_of(switch, &["ON", "OFF"])?;
+            tracking(options)?;
+            replies.simple("OK");
+        }
+        [switch] if is("CACHING") => {
+            one_of(switch, &["YES", "NO"])?;
+            replies.simple("OK");
+        }
+        [switch] if is("NO-EVICT") || is("NO-TOUCH") => {
+            one_of(switch, &["ON", "OFF"])?;
+            replies.simple("OK");
+        }
+        [mode] if is("REPLY") => {
+            session.replying = match one_of(mode, &["ON", "OFF", "SKIP"])? {
+                "ON" => Replying::On,
+                "OFF" => Replying::Off,
+                // Without answers there is none to skip.
+                _ if session.replying == Replying::Off => Replying::Off,
+                _ => Replying::Skip,
+            };
+            replies.simple("OK");
+        }
+        [] if is("HELP") => help(replies, HELP),
         _ => return Err(unknown_subcommand("CLIENT", &words[1])),
     }
     Ok(Outcome::Answered)
+}
+
+/// The options of `CLIENT TRACKING`. No key has a value that a client could cache.
+fn tracking(mut options: &[Cow<'_, [u8]>]) -> Result<(), Refusal> {
+    while let [option, rest @ ..] = options {
+        options = match (one_of(option, &["REDIRECT", "PREFIX", "BCAST", "OPTIN", "OPTOUT", "NOLOOP"])?, rest) {
+            ("REDIRECT" | "PREFIX", [_, rest @ ..]) => rest,
+            ("REDIRECT" | "PREFIX", []) => return Err(Refusal::Text(SYNTAX.into())),
+            _ => rest,
+        };
+    }
+    Ok(())
+}
+
+/// The one of `words` that a client has sent, in any case.
+fn one_of(word: &[u8], words: &[&'static str]) -> Result<&'static str, Refusal> {
+    let known = words.iter().find(|known| word.eq_ignore_ascii_case(known.as_bytes()));
+    known.copied().ok_or(Refusal::Text(SYNTAX.into()))
 }
 
 fn client_name(name: &[u8]) -> Result<Vec<u8>, Refusal> {

@@ -8,6 +8,9 @@
 //!           handshake.rs    those that clients send when they connect
 //!           throttle.rs     CL.THROTTLE -> check; decision -> five numbers
 //!           policy_check.rs TG.CHECK -> check; decision -> its answer
+//!           keys.rs         DEL, EXISTS, TTL
+//!           cluster.rs      the node as a cluster of one
+//!           transaction.rs  MULTI, EXEC
 //! checks    turn.rs         a turn: what has arrived is decided together, and answered in order
 //! bytes     connection.rs   reads, writes, the time of a client, the end
 //! ```
@@ -35,6 +38,12 @@ mod handshake;
 mod throttle;
 
 mod policy_check;
+
+mod keys;
+
+mod cluster;
+
+mod transaction;
 
 mod turn;
 
@@ -68,11 +77,11 @@ impl Service {
         Self { caller, holdings, ..self.clone() }
     }
 
-    /// Checks whether a client with this token may check.
+    /// Checks whether a client with this token may make a call with such a need.
     ///
     /// # Errors
     /// The reason for the rejection.
-    fn permit(&self, token: Option<&str>) -> Result<(), Refused> {
-        self.reloader.running().access.permit(Need::Check, self.reach, || token)
+    fn permit(&self, need: Need, token: Option<&str>) -> Result<(), Refused> {
+        self.reloader.running().access.permit(need, self.reach, || token)
     }
 }

@@ -3,6 +3,9 @@
 use std::borrow::Cow;
 use std::num::NonZeroU64;
 
+use super::decode::Words;
+use super::keys::KeyWork;
+use super::reply::Replies;
 use crate::engine::Check;
 use crate::limit::key::check_length;
 
@@ -14,6 +17,10 @@ pub(super) enum Outcome {
     End,
     /// The engine decides.
     Check(Check, Form),
+    /// The engine answers with an integer.
+    Keys(KeyWork),
+    /// These commands run now, and their answers are one array.
+    Exec(Vec<Words<'static>>),
 }
 
 /// The form of the answer to a check.
@@ -22,6 +29,8 @@ pub(super) enum Form {
     /// That of redis-cell, with this limit.
     Throttle(NonZeroU64),
     Policy,
+    /// The client wants no answer.
+    Silent,
 }
 
 /// A command that is not run, and the answer to it.
@@ -53,6 +62,12 @@ pub(super) fn key(word: &[u8]) -> Result<&str, Refusal> {
 
 pub(super) fn text<'a>(name: &str, word: &'a [u8]) -> Result<&'a str, Refusal> {
     std::str::from_utf8(word).map_err(|_| Refusal::text(format!("ERR the {name} must be UTF-8")))
+}
+
+/// The answer to `HELP`.
+pub(super) fn help(replies: &mut Replies<'_>, lines: &[&str]) {
+    replies.array(lines.len());
+    lines.iter().for_each(|line| replies.simple(line));
 }
 
 /// The refusal of a subcommand.

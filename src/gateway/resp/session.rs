@@ -5,8 +5,19 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::Service;
 use super::reply::Version;
-use crate::access::Refused;
+use super::transaction::Transaction;
+use crate::access::{Need, Refused};
 use crate::config::Running;
+
+/// Whether commands get their answers, by `CLIENT REPLY`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Replying {
+    #[default]
+    On,
+    Off,
+    /// Not the next one.
+    Skip,
+}
 
 /// The state of one connection.
 #[derive(Debug)]
@@ -16,6 +27,8 @@ pub(super) struct Session {
     /// Unique among the connections of this process.
     pub(super) id: i64,
     pub(super) name: Vec<u8>,
+    pub(super) transaction: Option<Box<Transaction>>,
+    pub(super) replying: Replying,
     /// The password that the client has given, if it was right then.
     token: Option<String>,
     /// The configuration that `permitted` holds for.
@@ -31,6 +44,8 @@ impl Session {
             version: Version::default(),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             name: Vec::new(),
+            transaction: None,
+            replying: Replying::On,
             token: None,
             asked: Weak::new(),
             permitted: Err(Refused::NoToken),
@@ -45,7 +60,7 @@ impl Session {
     pub(super) fn permit(&mut self) -> Result<(), Refused> {
         let running = self.service.reloader.running();
         if !std::ptr::eq(self.asked.as_ptr(), std::sync::Arc::as_ptr(&running)) {
-            self.permitted = self.service.permit(self.token.as_deref());
+            self.permitted = self.service.permit(Need::Check, self.token.as_deref());
             if self.permitted.is_ok() {
                 self.service.holdings.note_rights(|| self.token.as_deref());
             }
@@ -54,16 +69,24 @@ impl Session {
         self.permitted
     }
 
+    /// Checks whether the client may reset keys, by the tokens in force.
+    ///
+    /// # Errors
+    /// The reason for the rejection.
+    pub(super) fn permit_reset(&self) -> Result<(), Refused> {
+        self.service.permit(Need::Admin, self.token.as_deref())
+    }
+
     /// Whether clients without a password may check.
     pub(super) fn is_open(&self) -> bool {
-        self.service.permit(None).is_ok()
+        self.service.permit(Need::Check, None).is_ok()
     }
 
     /// Accepts a password, which must be a token unless everybody may check. A wrong one leaves the
     /// rights of the connection as they are.
     pub(super) fn authenticate(&mut self, password: &[u8]) -> Result<(), Refused> {
         let token = std::str::from_utf8(password).map_err(|_| Refused::UnknownToken)?;
-        self.service.permit(Some(token))?;
+        self.service.permit(Need::Check, Some(token))?;
         (self.token, self.asked) = (Some(token.to_owned()), Weak::new());
         Ok(())
     }
@@ -71,5 +94,6 @@ impl Session {
     /// The state of a new connection, with the same id.
     pub(super) fn reset(&mut self) {
         (self.version, self.name, self.token, self.asked) = Default::default();
+        (self.transaction, self.replying) = Default::default();
     }
 }

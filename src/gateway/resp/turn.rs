@@ -1,14 +1,15 @@
 //! A turn of a connection: the commands that have arrived, decided together and answered in order.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::commands;
 use super::decode::{Words, decode};
+use super::keys::{KeyError, KeyWork};
 use super::outcome::{Form, Outcome};
 use super::reply::{Replies, Version};
-use super::session::Session;
+use super::session::{Replying, Session};
 use super::{policy_check, throttle};
-use crate::engine::{Answer, Check, CheckError};
+use crate::engine::{Answer, Check, CheckError, Engine};
 
 /// The most commands of a turn, which a worker decides in under a millisecond. The rest of a longer
 /// pipeline is the next turn.
@@ -24,6 +25,9 @@ pub(super) struct Turn {
     pub(super) checks: Vec<Check>,
     /// The answers of commands, in order.
     steps: SmallVec<[Step; 1]>,
+    /// The operations on keys, each with the number of checks before it, and its answer.
+    works: Vec<(usize, KeyWork)>,
+    done: Vec<Result<i64, KeyError>>,
     /// The answers that need no decision, one after the other.
     texts: Vec<u8>,
     /// The connection ends after the answers.
@@ -36,6 +40,8 @@ enum Step {
     Text(usize),
     /// The next check's answer.
     Decision(Form, Version),
+    /// The answer to the next operation on keys, if the client wants it.
+    Done { is_silent: bool },
 }
 
 impl Turn {
@@ -49,7 +55,7 @@ impl Turn {
                 Ok(Some((words, length))) => {
                     at += length;
                     if !words.is_empty() {
-                        turn.run(session, &words);
+                        turn.run(session, &words, false);
                     }
                 }
                 Err(error) => {
@@ -62,20 +68,60 @@ impl Turn {
         (turn, at)
     }
 
-    fn run(&mut self, session: &mut Session, words: &Words<'_>) {
+    fn run(&mut self, session: &mut Session, words: &Words<'_>, is_silent: bool) {
+        let (begin, skips) = (self.texts.len(), session.replying == Replying::Skip);
+        if skips {
+            session.replying = Replying::On;
+        }
         let mut replies = Replies { out: &mut self.texts, version: session.version };
         let ran = commands::run(session, words, &mut replies);
+        let is_silent = is_silent || skips || session.replying != Replying::On;
+        let mut waiting = Vec::new();
         match ran {
             Ok(Outcome::Check(check, form)) => {
                 self.checks.push(check);
-                self.steps.push(Step::Decision(form, session.version));
-                return;
+                let form = if is_silent { Form::Silent } else { form };
+                return self.steps.push(Step::Decision(form, session.version));
+            }
+            Ok(Outcome::Keys(work)) => {
+                self.works.push((self.checks.len(), work));
+                return self.steps.push(Step::Done { is_silent });
+            }
+            Ok(Outcome::Exec(commands)) => {
+                replies.array(commands.len());
+                waiting = commands;
             }
             Ok(Outcome::Answered) => {}
             Ok(Outcome::End) => self.is_last = true,
             Err(refusal) => replies.error(&refusal.to_string()),
         }
+        if is_silent {
+            self.texts.truncate(begin);
+        }
         self.steps.push(Step::Text(self.texts.len()));
+        for words in waiting {
+            self.run(session, &words, is_silent);
+        }
+    }
+
+    /// Whether it has nothing for the engine.
+    pub(super) fn is_decided(&self) -> bool {
+        self.checks.is_empty() && self.works.is_empty()
+    }
+
+    /// The answers to its checks. Checks between two operations on keys are one batch.
+    pub(super) async fn decide(&mut self, engine: &Engine) -> SmallVec<[Answer; 1]> {
+        let (mut answers, mut from) = (SmallVec::new(), 0);
+        for (until, work) in std::mem::take(&mut self.works) {
+            answers.extend(decide(engine, &self.checks[from..until]).await);
+            self.done.push(Box::pin(work.run(engine)).await);
+            from = until;
+        }
+        if from == 0 {
+            return decide(engine, &self.checks).await;
+        }
+        answers.extend(decide(engine, &self.checks[from..]).await);
+        answers
     }
 
     fn text(&mut self, version: Version, write: impl FnOnce(&mut Replies<'_>)) {
@@ -91,12 +137,22 @@ impl Turn {
     /// Writes the answers in order. `answers` are those of the checks.
     pub(super) fn write(self, answers: &[Answer], out: &mut Vec<u8>) {
         let (mut written, mut decisions) = (0, answers.iter());
+        let mut done = self.done.into_iter();
         for step in self.steps {
             match step {
                 Step::Text(end) => {
                     out.extend_from_slice(&self.texts[written..end]);
                     written = end;
                 }
+                Step::Done { is_silent } => match done.next() {
+                    _ if is_silent => {}
+                    Some(Ok(number)) => Replies { out, version: Version::default() }.integer(number),
+                    Some(Err(KeyError::Check(error))) => {
+                        Replies { out, version: Version::default() }.error(&failure(&error));
+                    }
+                    Some(Err(error)) => Replies { out, version: Version::default() }.error(&format!("ERR {error}")),
+                    None => Replies { out, version: Version::default() }.error(NO_DECISION),
+                },
                 Step::Decision(form, version) => {
                     write_decision(form, decisions.next(), &mut Replies { out, version });
                 }
@@ -107,10 +163,28 @@ impl Turn {
 
 fn write_decision(form: Form, answer: Option<&Answer>, replies: &mut Replies<'_>) {
     match (answer, form) {
+        (_, Form::Silent) => {}
         (Some(Ok(decision)), Form::Throttle(limit)) => throttle::answer(replies, limit, decision),
         (Some(Ok(decision)), Form::Policy) => policy_check::answer(replies, decision),
-        (Some(Err(error @ CheckError::InvalidKey(_))), _) => replies.error(&format!("ERR the key {error}")),
-        (Some(Err(error)), _) => replies.error(&format!("ERR {error}")),
-        (None, _) => replies.error("ERR the store gave no decision"),
+        (Some(Err(error)), _) => replies.error(&failure(error)),
+        (None, _) => replies.error(NO_DECISION),
+    }
+}
+
+const NO_DECISION: &str = "ERR the store gave no decision";
+
+fn failure(error: &CheckError) -> String {
+    match error {
+        CheckError::InvalidKey(_) => format!("ERR the key {error}"),
+        _ => format!("ERR {error}"),
+    }
+}
+
+async fn decide(engine: &Engine, checks: &[Check]) -> SmallVec<[Answer; 1]> {
+    match checks {
+        [] => SmallVec::new(),
+        [check] => smallvec![engine.check(check).await],
+        // The box keeps the task of a connection small.
+        _ => Box::pin(engine.check_batch(checks)).await.into(),
     }
 }

@@ -57,6 +57,27 @@ fn each_command_but_the_first_ones_needs_a_token() {
 }
 
 #[test]
+fn keys_are_deleted_with_the_rights_of_a_reset() {
+    let ((check, check_line), (admin, admin_line)) = (token(), token());
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "check", &check_line);
+    write(folder.path(), "admin", &admin_line);
+    let text = "resp: {listen: 127.0.0.1:0}\nauth: {check_token_files: [check], admin_token_files: [admin]}\n\
+                policies: {p: {quotas: [5 per 1h]}}\n";
+    write(folder.path(), "my.yaml", text);
+    let door = Door::of(Node::with_config(folder.path().join("my.yaml")));
+    let key = crate::support::unique("k");
+    let charge = encoded(&["CL.THROTTLE", &key, "0", "1", "3600"]);
+    let (del, exists) = (encoded(&["DEL", &key]), encoded(&["EXISTS", &key]));
+    let denied = "-NOPERM User default has no permissions to run the 'del' command\r\n";
+    let by_check = door.exchange([&*encoded(&["AUTH", &check]), &charge, &del, &exists].concat());
+    assert!(by_check.ends_with(&format!("{denied}:1\r\n")), "{by_check}");
+    let by_admin = door.exchange([&*encoded(&["AUTH", &admin]), &del, &exists].concat());
+    assert_eq!(by_admin, "+OK\r\n:1\r\n:0\r\n");
+    assert_eq!(door.exchange(del), NO_AUTH);
+}
+
+#[test]
 fn a_removed_token_ends_the_right_of_open_connections() {
     let ((old, old_line), (new, new_line)) = (token(), token());
     let (door, folder) = door(&old_line);

@@ -96,22 +96,65 @@ fn serves(program: Command) {
     assert_eq!(checked[5], "store");
     let failed = send(&words("CL.THROTTLE k 15 x 60"));
     assert!(failed["error"].as_str().unwrap().contains("Couldn't parse as integer: x"), "{failed}");
-    assert_eq!(send(&words("ECHO hello")), "hello", "the connection goes on");
+    assert_eq!(send(&words("TG.CHECK p alice 0"))[2], json!(3), "the connection goes on");
+}
+
+fn python(name: &str) -> Command {
+    program(&installed("python/bin/python"), &["tests/doors/clients/python/client.py", name])
+}
+
+fn node(name: &str) -> Command {
+    program(Path::new("node"), &[installed("node/client.js").to_str().unwrap(), name])
+}
+
+fn go(name: &str) -> Command {
+    program(&installed("go/client"), &[name])
 }
 
 #[test]
 fn redis_py_gets_the_numbers_of_redis_cell() {
-    serves(program(&installed("python/bin/python"), &["tests/doors/clients/python/client.py"]));
+    serves(python("redis-py"));
 }
 
 #[test]
 fn ioredis_gets_the_numbers_of_redis_cell() {
-    serves(program(Path::new("node"), &[installed("node/client.js").to_str().unwrap()]));
+    serves(node("ioredis"));
+}
+
+#[test]
+fn node_redis_gets_the_numbers_of_redis_cell() {
+    serves(node("node-redis"));
 }
 
 #[test]
 fn go_redis_gets_the_numbers_of_redis_cell() {
-    serves(program(&installed("go/client"), &[]));
+    serves(go("go-redis"));
+}
+
+#[test]
+fn rueidis_gets_the_numbers_of_redis_cell() {
+    serves(go("rueidis"));
+}
+
+#[test]
+fn clients_of_clusters_get_the_numbers_of_redis_cell() {
+    for client in
+        [python("redis-py-cluster"), node("ioredis-cluster"), node("node-redis-cluster"), go("go-redis-cluster")]
+    {
+        serves(client);
+    }
+}
+
+/// The pipeline of redis-py is a transaction by default.
+#[test]
+fn default_pipeline_of_redis_py_is_charged_once() {
+    let door = door(POLICY);
+    let mut client = Client::start(python("redis-py"), &door);
+    let key = unique("pipeline");
+    let throttle = format!("CL.THROTTLE {key} 1 1 3600");
+    let answers = client.send(&["PIPELINE".to_owned(), throttle.clone(), format!("DEL {key}"), throttle]);
+    let allowed = json!([0, 2, 1, -1, 3600]);
+    assert_eq!(answers, json!([allowed, 1, allowed]));
 }
 
 #[test]

@@ -29,6 +29,23 @@ fn cl_throttle_answers_by_on_store_failure_of_its_policy() {
     assert!(command(&mut connection.1, "PING").is_ok(), "the connection goes on");
 }
 
+/// An answer without the store would say that a key has no debt.
+#[test]
+fn operations_on_keys_fail_without_a_decision_of_the_store() {
+    for mode in ["allow", "deny", "error"] {
+        let mut connection = answers(mode).connect_owned();
+        for words in ["EXISTS k", "TTL k", "DEL k"] {
+            let error = command(&mut connection.1, words).unwrap_err().to_string();
+            assert!(error.contains("the store gave no decision"), "{mode}, {words}: {error}");
+        }
+    }
+    let mut connection = answers("local").connect_owned();
+    let key = unique("away");
+    numbers(&mut connection.1, &format!("CL.THROTTLE {key} 0 1 3600"));
+    assert_eq!(command(&mut connection.1, &format!("EXISTS {key}")).unwrap(), redis::Value::Int(1));
+    assert!(command(&mut connection.1, &format!("DEL {key}")).is_err());
+}
+
 #[test]
 fn cl_throttle_counts_on_this_node_by_default() {
     let store = format!("store: {{redis: [\"redis://127.0.0.1:{}\"], timeout: 50ms}}", free_port());

@@ -12,11 +12,13 @@ mod access;
 mod clients;
 mod debt;
 mod fallback;
+mod keys;
 mod lifecycle;
 mod malformed;
 mod numbers;
 mod protocol;
 mod traces;
+mod transactions;
 
 /// A node with a door for Redis clients.
 struct Door {

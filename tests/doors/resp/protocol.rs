@@ -56,7 +56,9 @@ fn each_command_of_a_client_has_an_answer() {
         ("client getname", text("shop")),
         ("CLIENT SETINFO LIB-NAME test", ok()),
         ("COMMAND DOCS", Value::Array(Vec::new())),
-        ("COMMAND COUNT", Value::Int(12)),
+        ("COMMAND COUNT", Value::Int(22)),
+        ("READONLY", ok()),
+        ("READWRITE", ok()),
         ("COMMAND INFO nope", Value::Array(vec![Value::Nil])),
         ("AUTH default anything", ok()),
         ("RESET", Value::SimpleString("RESET".into())),
@@ -68,6 +70,93 @@ fn each_command_of_a_client_has_an_answer() {
     assert!(info.contains("\r\nloading:0\r\n"), "{info}");
     let id = |connection: &mut redis::Connection| command(connection, "CLIENT ID").unwrap();
     assert_ne!(id(&mut connection), id(&mut door.connect()));
+}
+
+/// Some drivers give up when the node refuses one of these.
+#[test]
+fn handshakes_of_drivers_are_accepted() {
+    let door = door(POLICY);
+    for words in [
+        &["CLIENT", "TRACKING", "ON", "OPTIN"][..],
+        &["client", "tracking", "on", "optin", "noloop"],
+        &["CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "a", "PREFIX", "b", "REDIRECT", "7"],
+        &["CLIENT", "TRACKING", "OFF"],
+        &["CLIENT", "CACHING", "YES"],
+        &["CLIENT", "NO-EVICT", "ON"],
+        &["CLIENT", "NO-TOUCH", "OFF"],
+        &["CLIENT", "REPLY", "ON"],
+    ] {
+        assert_eq!(door.exchange(encoded(words)), "+OK\r\n", "{words:?}");
+    }
+    for words in [
+        &["CLIENT", "TRACKING", "MAYBE"][..],
+        &["CLIENT", "TRACKING", "ON", "PREFIX"],
+        &["CLIENT", "TRACKING", "ON", "NOPE"],
+        &["CLIENT", "CACHING", "ON"],
+        &["CLIENT", "REPLY", "NEVER"],
+    ] {
+        assert_eq!(door.exchange(encoded(words)), "-ERR syntax error\r\n", "{words:?}");
+    }
+}
+
+#[test]
+fn client_without_replies_is_charged_and_hears_nothing() {
+    let door = door(POLICY);
+    let key = unique("silent");
+    let throttle = encoded(&["CL.THROTTLE", &key, "4", "1", "3600"]);
+    let reply = |mode: &str| encoded(&["CLIENT", "REPLY", mode]);
+    let sent = [
+        &*reply("SKIP"),
+        &throttle,
+        &encoded(&["PING"]),
+        &reply("OFF"),
+        &throttle,
+        &encoded(&["NOPE"]),
+        &encoded(&["EXISTS", &key]),
+        &encoded(&["MULTI"]),
+        &throttle,
+        &encoded(&["EXEC"]),
+        &reply("SKIP"),
+        &reply("ON"),
+        &throttle,
+    ];
+    assert_eq!(door.exchange(sent.concat()), "+PONG\r\n+OK\r\n*5\r\n:0\r\n:5\r\n:1\r\n:-1\r\n:14400\r\n");
+}
+
+#[test]
+fn help_lists_the_subcommands() {
+    let door = door(POLICY);
+    for (command, subcommand) in [("CLIENT", "TRACKING"), ("COMMAND", "DOCS"), ("CLUSTER", "SLOTS")] {
+        let help = door.exchange(encoded(&[command, "HELP"]));
+        assert!(help.starts_with('*') && help.contains(&format!("\r\n+{subcommand}")), "{help}");
+        let unknown = door.exchange(encoded(&[command, "NOPE"]));
+        assert_eq!(unknown, format!("-ERR unknown subcommand 'NOPE'. Try {command} HELP.\r\n"));
+    }
+}
+
+#[test]
+fn node_is_a_cluster_that_owns_all_slots() {
+    let door = door(POLICY);
+    let (host, port) = door.address.rsplit_once(':').unwrap();
+    let mut connection = door.connect();
+    let mut ask = |words: &str| command(&mut connection, words).unwrap();
+    let text = |text: &str| Value::BulkString(text.into());
+    let id = ask("CLUSTER MYID");
+    let node = Value::Array(vec![text(host), Value::Int(port.parse().unwrap()), id.clone()]);
+    assert_eq!(
+        ask("CLUSTER SLOTS"),
+        Value::Array(vec![Value::Array(vec![Value::Int(0), Value::Int(16_383), node])])
+    );
+    let Value::BulkString(id) = id else { panic!() };
+    let id = String::from_utf8(id).unwrap();
+    assert_eq!(
+        ask("CLUSTER NODES"),
+        text(&format!("{id} {host}:{port}@0 myself,master - 0 0 1 connected 0-16383\n"))
+    );
+    let shards = door.exchange(encoded(&["CLUSTER", "SHARDS"]));
+    assert!(shards.contains(host) && shards.contains("\r\n:16383\r\n"), "{shards}");
+    let info = door.exchange(encoded(&["CLUSTER", "INFO"]));
+    assert!(info.contains("cluster_state:ok\r\n"), "{info}");
 }
 
 #[test]
