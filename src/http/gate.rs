@@ -43,7 +43,7 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, head: &Pa
     };
     let checks = match plan(gate, &question).checks {
         Ok(checks) => checks,
-        Err(missing) => return Denial::missing_key(&missing).answer(gate.deny_status),
+        Err(denied) => return Denial::before_any_check(&denied).answer(gate.deny_status),
     };
     let decided = match decide(&node.engine, &checks).await {
         Ok(decided) => decided,
