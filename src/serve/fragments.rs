@@ -218,9 +218,7 @@ impl Block {
             (Then::TableSize, _) => Part::Field,
             (Then::Field, _) => self.end_field(),
             (Then::Text(role, _), 0) => self.end_text(role),
-            (Then::Text(role, is_huffman), left) => {
-                Part::Text { left, role, code: is_huffman.then(Code::default) }
-            }
+            (Then::Text(role, is_huffman), left) => Part::Text { left, role, code: is_huffman.then(Code::default) },
             // The static table: RFC 7541, appendix A.
             (Then::Name, 0) => Part::Length(Role::Name),
             (Then::Name, 4 | 5) => Part::Length(Role::Path),
@@ -317,8 +315,9 @@ mod tests {
                 let whole = |block: &[u8]| [begin.clone(), frame(1, 4, block), frame(1, 44, &priority(block))].concat();
                 assert_eq!(passed(&whole(&written), piece), whole(&read));
                 for cut in 0..written.len() {
-                    let parts =
-                        |block: &[u8]| [frame(1, 0, &block[..cut]), frame(9, 4, &block[cut..]), frame(0, 0, b"#")].concat();
+                    let parts = |block: &[u8]| {
+                        [frame(1, 0, &block[..cut]), frame(9, 4, &block[cut..]), frame(0, 0, b"#")].concat()
+                    };
                     assert_eq!(passed(&parts(&written), piece), parts(&read), "{cut}");
                 }
             }

@@ -7,8 +7,7 @@ use crate::rls::{EnvoyNode, Settings, codes, descriptor, request};
 use crate::support::http;
 
 /// A client on the same link, as programs report it.
-const SPELLINGS: [&str; 5] =
-    ["fe80::1", "fe80::1%eth0", "FE80:0::1%25en0", "[fe80::1]:443", "[fe80::1%eth0]:49152"];
+const SPELLINGS: [&str; 5] = ["fe80::1", "fe80::1%eth0", "FE80:0::1%25en0", "[fe80::1]:443", "[fe80::1%eth0]:49152"];
 
 /// The answers of all doors to a check of this address: whether they allow it.
 async fn ask(node: &EnvoyNode, policy: &str, address: &str) -> [bool; 4] {

@@ -67,6 +67,15 @@ fn a_gate_lets_the_limit_through_and_then_denies() {
 }
 
 #[test]
+fn the_start_lists_the_gates() {
+    let gates: String = (0..6).map(|number| format!("  g{number}: {{rules: [{{checks: []}}]}}\n")).collect();
+    let node = node_with(&format!("{POLICIES}gates:\n{gates}"));
+    let url = node.url();
+    assert!(node.greeting.contains(&format!("  gates      6\n    g0: {url}/v1/gate/g0\n")), "{}", node.greeting);
+    assert!(node.greeting.contains(&format!("    g4: {url}/v1/gate/g4\n    ...\n")), "{}", node.greeting);
+}
+
+#[test]
 fn the_router_never_normalises_the_path_of_a_gate() {
     let node = gate(
         "    rules:

@@ -133,7 +133,9 @@ pub(super) fn text(told: &Value) -> String {
     said.push((
         "answer",
         match word(&told["answer"]).as_str() {
-            "missing_key" | "malformed_request" => format!("denied with {}: {}", told["deny_status"], word(&told["missing"])),
+            "missing_key" | "malformed_request" => {
+                format!("denied with {}: {}", told["deny_status"], word(&told["missing"]))
+            }
             "allowed" => "allowed, and nothing counts".to_owned(),
             _ => "by the checks below, all or none".to_owned(),
         },

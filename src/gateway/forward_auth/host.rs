@@ -60,9 +60,34 @@ mod tests {
         ] {
             assert_eq!(host(text).as_deref(), Some(expected), "{text}");
         }
-        for text in
-            ["", ".", ":80", "a b", "a, b", "a/b", "a:b", "a:1:2", "me@a", "[::1", "[x]", "::1", "[::1]x", "a\u{e4}", "a..", "..", "a..b", ".a", "a%2eb", "a%00", "a\tb", "a#b", "a\\b", "[1.2.3.4]", "a,b", "@a"]
-        {
+        for text in [
+            "",
+            ".",
+            ":80",
+            "a b",
+            "a, b",
+            "a/b",
+            "a:b",
+            "a:1:2",
+            "me@a",
+            "[::1",
+            "[x]",
+            "::1",
+            "[::1]x",
+            "a\u{e4}",
+            "a..",
+            "..",
+            "a..b",
+            ".a",
+            "a%2eb",
+            "a%00",
+            "a\tb",
+            "a#b",
+            "a\\b",
+            "[1.2.3.4]",
+            "a,b",
+            "@a",
+        ] {
             assert_eq!(host(text), None, "{text}");
         }
     }

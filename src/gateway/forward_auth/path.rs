@@ -63,9 +63,9 @@ fn has_whole_escapes(path: &[u8]) -> bool {
 /// none of the former (RFC 3986, 2.3), so only a request that hides its path has them.
 fn is_encoded_twice(decoded: &[u8]) -> bool {
     let escapes = decoded.windows(3).filter(|escape| escape[0] == b'%' && has_whole_escapes(escape));
-    escapes.flat_map(percent_decode).any(|byte| {
-        byte.is_ascii_alphanumeric() || byte.is_ascii_control() || b"-._~/\\;".contains(&byte)
-    })
+    escapes
+        .flat_map(percent_decode)
+        .any(|byte| byte.is_ascii_alphanumeric() || byte.is_ascii_control() || b"-._~/\\;".contains(&byte))
 }
 
 /// Whether one of the patterns has the normalised path.
@@ -79,7 +79,11 @@ pub(super) fn is_one_of(paths: &PathMatch, path: &str) -> bool {
 
 /// The path without the parameters of its segments, as servlets read it.
 fn without_parameters(path: &str) -> String {
-    joined(path.split('/').map(|segment| segment.split(';').next().unwrap_or_default()).filter(|name| !name.is_empty()))
+    joined(
+        path.split('/')
+            .map(|segment| segment.split(';').next().unwrap_or_default())
+            .filter(|name| !name.is_empty()),
+    )
 }
 
 fn is_at(pattern: &PathPattern, path: &str) -> bool {
@@ -156,7 +160,9 @@ mod tests {
         for target in ["/login#top", "/health#/../login", "http://other#/login", "/health\\..\\login"] {
             assert_eq!(normalise(target), None, "{target}");
         }
-        for target in ["/health/..;/login", "/health/..;v=1/login", "/health/%2e%2e;/login", "/.;/login", "/..%3b/login"] {
+        for target in
+            ["/health/..;/login", "/health/..;v=1/login", "/health/%2e%2e;/login", "/.;/login", "/..%3b/login"]
+        {
             assert_eq!(normalise(target), None, "{target}");
         }
     }

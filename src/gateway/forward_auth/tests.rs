@@ -186,7 +186,8 @@ fn a_malformed_request_is_denied_in_every_mode() {
         ("original-url", ["x-original-method", "", "x-original-url"]),
     ];
     for mode in ["deny", "allow", "client_ip"] {
-        let gates = fields.map(|(from, _)| format!("  {from}:\n    request_from: {from}\n    missing_key: {mode}\n{LOGIN}"));
+        let gates =
+            fields.map(|(from, _)| format!("  {from}:\n    request_from: {from}\n    missing_key: {mode}\n{LOGIN}"));
         let gates = gates_of(&format!("{}  request:\n    missing_key: {mode}\n{LOGIN}", gates.concat()));
         let is_denied = |from: &str, method: &str, host: &str, path: &str| {
             let url = format!("https://{host}{path}");
@@ -195,7 +196,8 @@ fn a_malformed_request_is_denied_in_every_mode() {
             let headers: Vec<_> = names.into_iter().zip(values).filter(|(name, _)| !name.is_empty()).collect();
             let headers = header_map(headers).unwrap();
             let (method, path) = if from == "request" { (method, path) } else { ("GET", "") };
-            let question = Question { peer: "10.0.0.1".parse().ok(), method, host: Some(host), path, headers: &headers };
+            let question =
+                Question { peer: "10.0.0.1".parse().ok(), method, host: Some(host), path, headers: &headers };
             match plan(&gates.0[from], &question).checks {
                 Ok(_) => false,
                 Err(denied) => matches!(denied, Denied::Request(_)),

@@ -18,7 +18,10 @@ mod tests {
     fn a_url_has_an_authority_and_a_target() {
         for (url, parts) in [
             ("http://app.example.com/login", Some(("app.example.com", "/login"))),
-            ("HTTPS://app.example.com:8443/login?x=http://y/", Some(("app.example.com:8443", "/login?x=http://y/"))),
+            (
+                "HTTPS://app.example.com:8443/login?x=http://y/",
+                Some(("app.example.com:8443", "/login?x=http://y/")),
+            ),
             ("https://[2001:db8::1]:443/", Some(("[2001:db8::1]:443", "/"))),
             ("https://app.example.com", Some(("app.example.com", ""))),
             ("https://app.example.com?x", Some(("app.example.com", "?x"))),

@@ -31,11 +31,9 @@ pub(in crate::http) struct Denial {
 impl Denial {
     pub(in crate::http) fn before_any_check(denied: &Denied<'_>) -> Self {
         let (kind, title, why) = match denied {
-            Denied::Request(_) => (
-                "urn:tollgate:problem:malformed-request",
-                "Malformed request",
-                "so the rule that decides is unknown",
-            ),
+            Denied::Request(_) => {
+                ("urn:tollgate:problem:malformed-request", "Malformed request", "so the rule that decides is unknown")
+            }
             Denied::Key(_) => {
                 ("urn:tollgate:problem:missing-key", "The request has no key", "so the request has no key to count")
             }

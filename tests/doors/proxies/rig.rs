@@ -63,9 +63,10 @@ fn program(name: &str, install: &str) -> PathBuf {
 }
 
 impl Rig {
-    /// One node with an embedded store. The second node of the page is down.
-    pub(super) fn with_one_node(proxy: &Proxy) -> Self {
+    /// One node with an embedded store, and more files. The second node of the page is down.
+    pub(super) fn with_one_node(proxy: &Proxy, more: &[(&str, &str)]) -> Self {
         let mut rig = Self::prepare(proxy, None);
+        rig.page.files.extend(more.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())));
         let own = rig.page.files["tollgate.yaml"].lines().filter(|line| !line.starts_with("store:"));
         let own = own.map(|line| format!("{line}\n")).collect::<String>();
         rig.page.files.insert("tollgate.yaml".to_owned(), own);
@@ -177,8 +178,8 @@ impl Rig {
         self.backend.answered.load(Ordering::Relaxed)
     }
 
-    /// The target of the last request to the backend.
-    pub(super) fn last_target(&self) -> String {
+    /// The head of the last request to the backend.
+    pub(super) fn last_head(&self) -> String {
         self.backend.last.lock().unwrap().clone()
     }
 
@@ -295,7 +296,13 @@ impl Client {
             .unwrap_or_else(|error| panic!("{method} {target}: {error}"))
     }
 
-    pub(super) fn try_ask(self, method: &str, target: &str, host: &str, headers: &[(String, String)]) -> std::io::Result<Answer> {
+    pub(super) fn try_ask(
+        self,
+        method: &str,
+        target: &str,
+        host: &str,
+        headers: &[(String, String)],
+    ) -> std::io::Result<Answer> {
         let fields: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let length = if method == "POST" { "Content-Length: 0\r\n" } else { "" };
         let head = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{length}{fields}\r\n");
@@ -309,7 +316,7 @@ impl Client {
 struct Backend {
     port: u16,
     answered: Arc<AtomicU64>,
-    /// The target of the last request.
+    /// The head of the last request.
     last: Arc<Mutex<String>>,
 }
 
@@ -318,11 +325,11 @@ impl Backend {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (port, answered) = (listener.local_addr().unwrap().port(), Arc::new(AtomicU64::new(0)));
         let last = Arc::new(Mutex::new(String::new()));
-        let (counter, target) = (answered.clone(), last.clone());
+        let (counter, head) = (answered.clone(), last.clone());
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let (counter, target) = (counter.clone(), target.clone());
-                thread::spawn(move || answer_all(stream, &counter, &target));
+                let (counter, head) = (counter.clone(), head.clone());
+                thread::spawn(move || answer_all(stream, &counter, &head));
             }
         });
         Self { port, answered, last }
@@ -332,15 +339,13 @@ impl Backend {
 fn answer_all(stream: TcpStream, answered: &AtomicU64, last: &Mutex<String>) -> Option<()> {
     let mut stream = BufReader::new(stream);
     loop {
-        let mut length = 0;
+        let (mut length, mut head) = (0, String::new());
         for number in 0.. {
             let mut line = String::new();
             if stream.read_line(&mut line).ok()? == 0 {
                 return None;
             }
-            if number == 0 {
-                *last.lock().unwrap() = line.split(' ').nth(1).unwrap_or_default().to_owned();
-            }
+            head.push_str(&line);
             if let Some((name, value)) = line.split_once(':').filter(|_| number > 0)
                 && name.eq_ignore_ascii_case("content-length")
             {
@@ -352,6 +357,7 @@ fn answer_all(stream: TcpStream, answered: &AtomicU64, last: &Mutex<String>) -> 
         }
         let mut body = vec![0; length];
         stream.read_exact(&mut body).ok()?;
+        *last.lock().unwrap() = head;
         answered.fetch_add(1, Ordering::Relaxed);
         stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nbackend").ok()?;
     }
