@@ -34,8 +34,8 @@ fn zoned(text: &str) -> Option<IpAddr> {
 }
 
 fn with_port(text: &str) -> Option<IpAddr> {
-    let (address, port) = text.split_once(':')?;
-    address.parse().ok().map(IpAddr::V4).filter(|_| is_port(port))
+    let (address, port) = text.rsplit_once(':')?;
+    address.parse().ok().filter(|_| is_port(port))
 }
 
 fn is_port(text: &str) -> bool {
@@ -94,6 +94,8 @@ mod tests {
             ("[2001:db8::1]", "2001:db8::1"),
             ("[2001:DB8::1]:443", "2001:db8::1"),
             ("2001:db8::1:443", "2001:db8::1:443"),
+            ("2001:db8:0:0:0:0:0:1:443", "2001:db8::1"),
+            ("2001:db8::1:49152", "2001:db8::1"),
             ("[::ffff:203.0.113.7]:443", "203.0.113.7"),
             ("fe80::1%eth0", "fe80::1"),
             ("FE80::1%25eth0", "fe80::1"),

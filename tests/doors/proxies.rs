@@ -4,6 +4,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
+use tollgate::clock::Clock;
+
 use crate::support::wait_until;
 
 mod rig;
@@ -117,7 +119,25 @@ fn holds(proxy: &Proxy) {
     let odd = client.ask("GET", "/health?a=<b>", "status.example.com", &[]);
     assert_eq!(odd.status, if proxy.page == "envoy-ext-authz" { 400 } else { 200 });
     rig.stop_nodes();
-    assert_eq!(client.ask("GET", "/", "app.example.com", &[]).status, proxy.down);
+    // Until its health check ends, a proxy may report the failed connection.
+    wait_until("the proxy reports that no node answers", || {
+        let status = client.ask("GET", "/", "app.example.com", &[]).status;
+        assert!(matches!(status, 403 | 500..), "{status}");
+        status == proxy.down
+    });
+}
+
+#[test]
+fn haproxy_waits_for_no_node_that_its_checks_know_to_be_down() {
+    let proxy = &PROXIES[4];
+    let (mut rig, clock) = (Rig::with_one_node(proxy, &[]), Clock::system());
+    rig.stop_nodes();
+    let ask = || rig.client().ask("GET", "/", "app.example.com", &[]).status;
+    wait_until("its checks know", || ask() == proxy.down);
+    let started = clock.now();
+    assert_eq!([(); 10].map(|()| ask()), [proxy.down; 10]);
+    // A second is enough on an idle machine; three attempts of the action alone wait 30 s.
+    assert!(clock.now() - started < 10_000_000, "{} us", clock.now() - started);
 }
 
 /// Sends every spelling of the login, whose limit is spent and whose client still has requests of
@@ -136,7 +156,6 @@ fn own_readings(rig: &Rig) -> u64 {
             let head = rig.last_head();
             let read = head.split(' ').nth(1).unwrap_or_default();
             assert!(*is_own_reading || !is_login(read), "{method} {target}: the backend gets {read}");
-            println!("{method} {target} passes as {read}");
         }
     }
     rig.answered() - before
@@ -251,6 +270,14 @@ fn survives(proxy: &Proxy, kill: u64) {
     let mut rig = Rig::as_printed(proxy);
     for (expected, found) in rig.printed(proxy) {
         assert_eq!(found, expected, "{}", proxy.page);
+    }
+    if proxy.page != "envoy" {
+        // This machine has spent its limit, and chooses no other address.
+        for field in ["X-Forwarded-For", "X-Real-IP"] {
+            let spoofed = [(field.to_owned(), "203.0.113.77".to_owned())];
+            let answer = rig.client().on_this_machine().ask("GET", "/", "app.example.com", &spoofed);
+            assert_eq!(answer.status, 429, "{}: {field}", proxy.page);
+        }
     }
     let (client, load) = (rig.client(), Load::default());
     thread::scope(|scope| {

@@ -36,11 +36,12 @@ const PORTS: [&str; 11] = ["6379", "7070", "7071", "7079", "8000", "8001", "8080
 pub(super) struct Rig {
     page: Page,
     ports: BTreeMap<&'static str, u16>,
-    folder: TempDir,
     nodes: Vec<Option<Node>>,
     backend: Backend,
     _store: Option<Server>,
-    _running: Vec<Running>,
+    running: Vec<Running>,
+    /// Its programs end before it.
+    folder: TempDir,
 }
 
 /// A process that ends with the test.
@@ -85,7 +86,7 @@ impl Rig {
         ports.extend(["8080", "9000"].map(|port| (port, backend.port)));
         ports.extend(store.as_ref().map(|store| ("6379", store.port)));
         let folder = tempfile::tempdir().unwrap();
-        Self { page, ports, folder, nodes: Vec::new(), backend, _store: store, _running: Vec::new() }
+        Self { page, ports, nodes: Vec::new(), backend, _store: store, running: Vec::new(), folder }
     }
 
     fn run(mut self, proxy: &Proxy, nodes: usize) -> Self {
@@ -114,12 +115,12 @@ impl Rig {
                         .stdin(Stdio::null())
                         .spawn()
                         .expect("the proxy starts");
-                    self._running.push(Running(process));
+                    self.running.push(Running(process));
                 }
                 name => panic!("the page starts {name}, which the test does not know"),
             }
         }
-        assert_eq!((self.nodes.len(), self._running.len()), (nodes, 1), "{}: its commands", proxy.page);
+        assert_eq!((self.nodes.len(), self.running.len()), (nodes, 1), "{}: its commands", proxy.page);
         let client = self.client();
         wait_until("the proxy passes requests on", || {
             client.try_ask("GET", "/health", "status.example.com", &[]).is_ok_and(|answer| answer.status == 200)
@@ -170,7 +171,8 @@ impl Rig {
     }
 
     pub(super) fn client(&self) -> Client {
-        Client { port: *self.ports.get(if self.page.has("10000") { "10000" } else { "8000" }).unwrap() }
+        let port = if self.page.has("10000") { "10000" } else { "8000" };
+        Client { port: self.ports[port], source: CLIENT }
     }
 
     /// Requests that the backend answered since the start.
@@ -288,9 +290,15 @@ fn printed(block: &str) -> Vec<Printed> {
 #[derive(Clone, Copy)]
 pub(super) struct Client {
     port: u16,
+    source: [u8; 4],
 }
 
 impl Client {
+    /// A client on the machine of the proxy, which every page trusts.
+    pub(super) fn on_this_machine(self) -> Self {
+        Self { source: [127, 0, 0, 1], ..self }
+    }
+
     pub(super) fn ask(self, method: &str, target: &str, host: &str, headers: &[(String, String)]) -> Answer {
         self.try_ask(method, target, host, headers)
             .unwrap_or_else(|error| panic!("{method} {target}: {error}"))
@@ -306,7 +314,7 @@ impl Client {
         let fields: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let length = if method == "POST" { "Content-Length: 0\r\n" } else { "" };
         let head = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{length}{fields}\r\n");
-        let mut connection = Connection::over(connect(CLIENT, SocketAddr::from(([127, 0, 0, 1], self.port)))?);
+        let mut connection = Connection::over(connect(self.source, SocketAddr::from(([127, 0, 0, 1], self.port)))?);
         connection.send(head.as_bytes())?;
         connection.receive(method != "HEAD")
     }
