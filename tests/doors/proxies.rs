@@ -86,6 +86,9 @@ fn passed(client: Client, method: &str, path: &str, each: u64) -> u64 {
             429 => {
                 let seconds: u64 = answer.header("retry-after").expect("Retry-After").parse().unwrap();
                 assert!((1..=3700).contains(&seconds), "{answer:?}");
+                for field in ["ratelimit", "ratelimit-policy"] {
+                    assert!(answer.header(field).is_some_and(|value| value.starts_with("\"1h\";")), "{answer:?}");
+                }
                 0
             }
             _ => panic!("{answer:?}"),
