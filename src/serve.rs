@@ -39,6 +39,8 @@ mod envoy;
 
 mod rpc;
 
+mod fragments;
+
 mod framing;
 
 mod greeting;

@@ -28,6 +28,13 @@ pub struct Gate {
     pub rules: Vec<Rule>,
 }
 
+impl Gate {
+    /// Whether a check of the gate may deny.
+    pub fn enforces(&self) -> bool {
+        self.rules.iter().flat_map(|rule| &rule.checks).any(|check| !check.is_shadow)
+    }
+}
+
 named! {
     /// The source of the method, the host and the path.
     pub enum RequestFrom {
@@ -35,6 +42,8 @@ named! {
         Forwarded = "forwarded",
         /// `X-Original-Method`, `X-Original-URI` and `Host`.
         Original = "original",
+        /// `X-Original-Method`, and host and path of `X-Original-URL`.
+        OriginalUrl = "original-url",
         /// The request itself.
         Request = "request",
     }
@@ -80,9 +89,28 @@ pub struct RuleMatch {
     pub hosts: Vec<String>,
     /// In upper case.
     pub methods: Vec<String>,
-    pub paths: Vec<PathPattern>,
+    /// None: every path.
+    pub paths: Option<PathMatch>,
     /// Names in lower case, and their whole values.
     pub headers: Vec<(String, String)>,
+}
+
+/// The paths of a rule, as its backend reads them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathMatch {
+    /// If the case is ignored, in the form of [`PathMatch::fold`].
+    pub patterns: Vec<PathPattern>,
+    pub ignore_case: bool,
+    /// Whether `/login;x=1` is `/login`.
+    pub strip_parameters: bool,
+}
+
+impl PathMatch {
+    /// The form that all texts share which differ in case only. Backends compare in upper or in
+    /// lower case. So `\u{131}`, whose upper case is `I`, counts as `i`.
+    pub fn fold(text: &str) -> String {
+        text.to_uppercase().to_lowercase()
+    }
 }
 
 /// Decoded paths, without a trailing `/`.
@@ -93,12 +121,29 @@ pub enum PathPattern {
     Below(String),
 }
 
+impl PathPattern {
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Only(text) | Self::Below(text) => text,
+        }
+    }
+
+    pub(super) fn map(self, change: impl Fn(&str) -> String) -> Self {
+        match self {
+            Self::Only(text) => Self::Only(change(&text)),
+            Self::Below(text) => Self::Below(change(&text)),
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GateCheck {
     pub policy: String,
     pub key: Template,
     /// Whether the policy's keys are addresses.
     pub is_ip: bool,
+    /// Whether the policy never denies.
+    pub is_shadow: bool,
     /// 0 to 10^15 units.
     pub cost: u64,
 }

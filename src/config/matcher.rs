@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::limit::address;
 use crate::limit::key::{KeyType, check_length};
 use crate::limit::matches::Pattern;
 use crate::limit::network::Network;
@@ -103,9 +104,9 @@ fn parse(text: &str) -> Result<Network, String> {
             Network::new(network.addr(), network.prefix_len()).ok_or_else(example)
         }
         Ok(network) => Err(format!("did you mean `{}`?", network.trunc())),
-        Err(_) => match text.parse::<IpAddr>() {
-            Ok(address) => Err(format!("did you mean `{}`?", IpNet::from(address))),
-            Err(_) => Err(example()),
+        Err(_) => match address::parse(text) {
+            Some(address) => Err(format!("did you mean `{}`?", IpNet::from(address))),
+            None => Err(example()),
         },
     }
 }

@@ -105,7 +105,8 @@ pub use duration::parse as span;
 pub use envoy::{EnvoyConfig, EnvoyRules};
 pub use fault::{Fault, Faults, Place};
 pub use gate::{
-    ClientFrom, Gate, GateCheck, Gates, MissingKey, Part, PathPattern, RequestFrom, Rule, RuleMatch, Template,
+    ClientFrom, Gate, GateCheck, Gates, MissingKey, Part, PathMatch, PathPattern, RequestFrom, Rule, RuleMatch,
+    Template,
 };
 pub use login::{Login, Password};
 pub use resolve::{Setup, built_in, load};

@@ -340,8 +340,8 @@ settings! {
     }
 
     key("", " of a key", "{type: ip}") {
-        /// `ip`: one address in several spellings is one key. An address inside IPv4-mapped IPv6 or
-        /// `64:ff9b::/96` (NAT64) counts as IPv4.
+        /// `ip`: one address in several spellings is one key, also with a port, brackets or a zone.
+        /// An address inside IPv4-mapped IPv6 or `64:ff9b::/96` (NAT64) counts as IPv4.
         TYPE = "type": Choice<bool>(&[("ip", true), ("text", false)], false);
         /// An IPv6 network of this many bits counts as one key.
         IPV6_PREFIX = "ipv6_prefix": Integer(1..=128, 64);
@@ -381,7 +381,8 @@ settings! {
 
     gate("", "", "{rules: [{checks: [{policy: per-ip, key: \"{client_ip}\"}]}]}") {
         /// Source of method, host and path. `forwarded`: X-Forwarded-Method, -Host and -Uri.
-        /// `original`: X-Original-Method, X-Original-URI and Host. `request`: the request itself.
+        /// `original`: X-Original-Method, X-Original-URI and Host. `original-url`:
+        /// X-Original-Method and X-Original-URL. `request`: the request itself.
         REQUEST_FROM = "request_from": Choice<RequestFrom>(RequestFrom::WORDS, RequestFrom::Request);
         /// Source of the client's address.
         CLIENT_FROM = "client_from": Choice<ClientFrom>(ClientFrom::WORDS, ClientFrom::Peer);
@@ -416,6 +417,10 @@ settings! {
         METHODS = "methods": Own("list of methods such as `POST`", "any");
         /// Decoded paths. `/v1/*` is `/v1` and all below it.
         PATHS = "paths": Own("list of paths such as `/login` or `/v1/*`", "any");
+        /// `true`: `/Login` is `/login`, as backends without case read it.
+        IGNORE_CASE = "ignore_case": Flag(false);
+        /// `true`: `/login;x=1` is `/login`, as servlets read it.
+        STRIP_PARAMETERS = "strip_parameters": Flag(false);
         /// Headers of a trusted proxy, with their whole values.
         HEADERS = "headers": Own("mapping such as `{x-tier: free}`", "any");
     }

@@ -84,7 +84,7 @@ static CALLS: &[Call] = calls! {
 };
 
 /// The path of every gate begins so.
-pub(super) const GATE_PREFIX: &str = "/v1/gate/";
+pub const GATE_PREFIX: &str = "/v1/gate/";
 
 /// Forward auth. Its path is the client's own behind the name of the gate, so no router may
 /// normalise or decode it.

@@ -44,7 +44,7 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings:
     };
     let checks = match plan(gate, &question).checks {
         Ok(checks) => checks,
-        Err(missing) => return Denial::missing_key(&missing).answer(gate.deny_status),
+        Err(denied) => return Denial::before_any_check(&denied).answer(gate.deny_status),
     };
     let decided = match decide(&node.engine, &checks).await {
         Ok(decided) => decided,

@@ -24,7 +24,7 @@ pub(super) fn insert(decision: &Decision, headers: &mut HeaderMap) {
 /// the items of several decisions begin with the policy.
 pub(super) fn insert_each(decisions: &[Decision], headers: &mut HeaderMap) {
     let (mut policies, mut states) = (Vec::new(), Vec::new());
-    for decision in decisions.iter().filter(|decision| decision.binding.is_some()) {
+    for decision in tightest(decisions) {
         let prefix = prefix(decision, decisions.len());
         push_policy(&decision.policy, &prefix, &mut policies);
         push_states(decision, &prefix, &mut states);
@@ -33,6 +33,21 @@ pub(super) fn insert_each(decisions: &[Decision], headers: &mut HeaderMap) {
         insert_text(headers, RATELIMIT_POLICY, policies);
         insert_text(headers, RATELIMIT, states);
     }
+}
+
+/// The decisions with counters: for each policy the one that denies, else the one with the least
+/// left. An item has its name once.
+fn tightest(decisions: &[Decision]) -> Vec<&Decision> {
+    let left = |decision: &Decision| (decision.allowed, decision.binding.map(|binding| binding.remaining));
+    let mut shown: Vec<&Decision> = Vec::new();
+    for decision in decisions.iter().filter(|decision| decision.binding.is_some()) {
+        match shown.iter_mut().find(|other| other.policy.name == decision.policy.name) {
+            Some(other) if left(decision) < left(other) => *other = decision,
+            Some(_) => {}
+            None => shown.push(decision),
+        }
+    }
+    shown
 }
 
 /// The beginning of the items of a decision, if it is one of `number`.

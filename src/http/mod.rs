@@ -43,7 +43,7 @@ mod headers;
 
 mod problem;
 
-pub use calls::{Surface, description};
+pub use calls::{GATE_PREFIX, Surface, description};
 pub use head::bearer;
 pub use live::publish;
 pub use service::{CheckService, trace_context};

@@ -32,8 +32,9 @@ pub enum KeyType {
     /// Counted as written.
     #[default]
     Text,
-    /// An IP address. IPv4-mapped IPv6 and NAT64 count as IPv4. An IPv6 address counts as its
-    /// network of `ipv6_prefix` bits (1 to 128), since one host commonly owns 2^64 addresses.
+    /// An IP address, with or without a port, brackets and a zone. IPv4-mapped IPv6 and NAT64 count
+    /// as IPv4. An IPv6 address counts as its network of `ipv6_prefix` bits (1 to 128), since one
+    /// host commonly owns 2^64 addresses.
     Ip { ipv6_prefix: u8 },
 }
 
@@ -71,6 +72,7 @@ impl KeyType {
     /// let ip = KeyType::Ip { ipv6_prefix: 64 };
     /// assert_eq!(ip.normalise("2001:db8::1").unwrap(), "2001:db8::/64");
     /// assert_eq!(ip.normalise("::ffff:203.0.113.7").unwrap(), "203.0.113.7");
+    /// assert_eq!(ip.normalise("fe80::1%eth0").unwrap(), "fe80::/64");
     /// assert!(ip.normalise("localhost").is_err());
     /// ```
     pub fn normalise(self, key: &str) -> Result<Cow<'_, str>, NotAnAddress> {
@@ -155,11 +157,14 @@ mod tests {
             ("64:ff9b:1::203.0.113.7", "64:ff9b:1::/64"),
             ("2001:db8::1", "2001:db8::/64"),
             ("2001:DB8:0:0:ffff::2", "2001:db8::/64"),
+            ("203.0.113.7:80", "203.0.113.7"),
+            ("[2001:db8::1]:443", "2001:db8::/64"),
+            ("fe80::1%eth0", "fe80::/64"),
         ];
         for (written, counted) in cases {
             assert_eq!(ip.normalise(written).unwrap(), counted);
         }
         assert_eq!(KeyType::Ip { ipv6_prefix: 128 }.normalise("::1").unwrap(), "::1/128");
-        assert_eq!(ip.normalise("203.0.113.7:80"), Err(NotAnAddress));
+        assert_eq!(ip.normalise("203.0.113.7:"), Err(NotAnAddress));
     }
 }

@@ -10,10 +10,17 @@
 //! no target may contain the new byte. Then hyper answers 400 and closes, as for any head that it
 //! cannot read.
 //!
+//! Over HTTP/2 only the target is ambiguous, and `fragments.rs` guards it.
+//!
 //! The guard can only reject. If it misreads a malformed request, hyper rejects that request too.
+
+use super::fragments::FragmentGuard;
 
 /// The beginning of every HTTP/2 connection, up to a length that no HTTP/1 request shares.
 const HTTP_2: &[u8] = b"PRI * HTTP/2.0";
+
+/// The bytes from there to the first frame, without the end of the line (RFC 9113, 3.4).
+const REST_OF_PREFACE: u64 = "\r\nSM\r\n\r\n".len() as u64;
 
 const LENGTH: &[u8] = b"content-length";
 const CODINGS: &[u8] = b"transfer-encoding";
@@ -30,6 +37,7 @@ pub(super) struct FramingGuard {
     has_codings: bool,
     /// Whether the first line of the connection has ended.
     has_begun: bool,
+    frames: FragmentGuard,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,7 +59,11 @@ enum Part {
     ChunkEnd,
     /// A line after the last chunk.
     Trailer,
-    /// The rest stays unread: it is HTTP/2, or malformed.
+    /// The rest of HTTP/2's preface.
+    Preface(u64),
+    /// The frames of HTTP/2.
+    Frames,
+    /// The rest stays unread: it is malformed.
     Unread,
 }
 
@@ -61,6 +73,11 @@ impl FramingGuard {
         let mut at = 0;
         while at < bytes.len() && self.part != Part::Unread {
             at += match self.part {
+                Part::Preface(left) => self.skip(left, bytes.len() - at, Part::Preface, Part::Frames),
+                Part::Frames => {
+                    self.frames.read(&mut bytes[at..]);
+                    bytes.len() - at
+                }
                 Part::Body(left) => self.skip(left, bytes.len() - at, Part::Body, Part::Request),
                 Part::Chunk(left) => self.skip(left, bytes.len() - at, Part::Chunk, Part::ChunkEnd),
                 _ => self.line(&mut bytes[at..]),
@@ -162,7 +179,7 @@ impl FramingGuard {
         let is_blank = line.is_empty();
         self.part = match self.part {
             Part::Request if is_blank => Part::Request,
-            Part::Request if !self.has_begun && line.starts_with(HTTP_2) => Part::Unread,
+            Part::Request if !self.has_begun && line.starts_with(HTTP_2) => Part::Preface(REST_OF_PREFACE),
             Part::Request => Part::Field,
             Part::Field if is_blank => {
                 let (length, codings) = (self.content_length.take(), std::mem::take(&mut self.has_codings));
@@ -177,7 +194,7 @@ impl FramingGuard {
             Part::ChunkEnd => Part::Size,
             Part::Trailer if is_blank => Part::Request,
             Part::Trailer => Part::Trailer,
-            part @ (Part::Body(_) | Part::Chunk(_) | Part::Unread) => part,
+            part @ (Part::Body(_) | Part::Chunk(_) | Part::Preface(_) | Part::Frames | Part::Unread) => part,
         };
         self.has_begun = true;
         self.length = 0;

@@ -7,6 +7,7 @@ use tokio::net::TcpListener;
 use super::{Listeners, reach};
 use crate::access::Need;
 use crate::config::Policies;
+use crate::http::GATE_PREFIX;
 use crate::limit::policy::Policy;
 use crate::limit::quota::Quota;
 use crate::node::Node;
@@ -40,9 +41,19 @@ pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
     if written().count() > MAX_SHOWN {
         lines.push("    ...".into());
     }
+    lines.extend(gates(node, &checks));
     let with_token = node.reloader.running().access.permit(Need::Check, reach(&listeners.checks), || None).is_err();
     lines.extend(try_line(&policies, &checks, with_token));
     lines.into_iter().map(|line| line + "\n").collect()
+}
+
+/// The gates, with the URL that a proxy asks.
+fn gates(node: &Node, url: &str) -> Vec<String> {
+    let gates = &node.reloader.running().gates.0;
+    let more = (gates.len() > MAX_SHOWN).then(|| "    ...".to_owned());
+    let shown = gates.keys().take(MAX_SHOWN).map(|name| format!("    {name}: {url}{GATE_PREFIX}{name}"));
+    let head = (!gates.is_empty()).then(|| format!("  gates      {}", gates.len()));
+    head.into_iter().chain(shown).chain(more).collect()
 }
 
 fn summary(policy: &Policy) -> String {

@@ -86,6 +86,38 @@ fn explain_says_why_a_request_has_no_key_or_no_rule() {
 }
 
 #[test]
+fn explain_knows_malformed_paths_and_the_options_of_a_rule() {
+    let file = file_with(
+        "policies: {login: {key: {type: ip}, quotas: [5 per 1h]}}
+gates:
+  edge:
+    missing_key: client_ip
+    rules:
+      - {name: login, match: {paths: [/login], ignore_case: true, strip_parameters: true}, checks: [{policy: login, key: '{client_ip}'}]}
+      - {checks: []}
+  ingress:
+    request_from: original-url
+    client_from: x-real-ip
+    trusted_proxies: [127.0.0.1/32]
+    rules:
+      - {match: {hosts: [app.example.com], paths: [/login]}, checks: [{policy: login, key: '{client_ip}'}]}
+",
+    );
+    let path = file.path().to_str().unwrap();
+    let told = explain(path, &["edge", "--path", "/LOGIN;x=1", "--peer", "fe80::1%eth0"]);
+    assert_eq!((&told["rule"]["name"], &told["checks"][0]["key"]), (&json!("login"), &json!("fe80::1")));
+    let told = explain(path, &["edge", "--path", "/x/..;/login"]);
+    assert_eq!((&told["answer"], &told["missing"]), (&json!("malformed_request"), &json!("the path is malformed")));
+    let (_, text, _) = run(&["explain", path, "--gate", "edge", "--path", "/login#x"]);
+    assert!(text.contains("answer  denied with 429: the path is malformed\n"), "{text}");
+    let login =
+        ["ingress", "--host", "App.example.com:443", "--path", "/login?x", "--header", "X-Real-IP: [fe80::1%eth0]:80"];
+    let told = explain(path, &login);
+    assert_eq!((&told["path"]["value"], &told["client_ip"]["value"]), (&json!("/login"), &json!("fe80::1")));
+    assert_eq!((&told["host"]["value"], &told["answer"]), (&json!("app.example.com"), &json!("checked")));
+}
+
+#[test]
 fn explain_refuses_half_a_question() {
     let file = file_with(GATES);
     let path = file.path().to_str().unwrap();
@@ -100,6 +132,19 @@ fn explain_refuses_half_a_question() {
     ] {
         let (found, _, told) = run(&[&["explain", path], arguments].concat());
         assert!(found == code && told.contains(reason), "{arguments:?}: {found} {told}");
+    }
+}
+
+#[test]
+fn the_files_of_the_pages_are_valid() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/integrations");
+    for page in ["forward-auth", "nginx", "caddy", "traefik", "haproxy", "envoy-ext-authz"] {
+        let text = std::fs::read_to_string(folder.join(format!("{page}.md"))).unwrap();
+        let mut blocks = text.split("\n```yaml\n").skip(1).filter_map(|rest| rest.split("\n```").next());
+        let block = blocks.find(|block| block.contains("\ngates:\n")).unwrap_or_else(|| panic!("{page} has no gate"));
+        let file = file_with(block);
+        let (code, _, told) = run(&["validate", file.path().to_str().unwrap()]);
+        assert_eq!((code, told.as_str()), (0, ""), "{page}");
     }
 }
 

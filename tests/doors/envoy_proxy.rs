@@ -24,7 +24,7 @@ fn node_on(seeds: &[String], changes: &[(&str, &str)]) -> (Node, TempDir) {
     std::fs::copy(documented("limits.yaml"), folder.path().join("limits.yaml")).unwrap();
     let mut config = std::fs::read_to_string(documented("tollgate.yaml")).unwrap();
     let seeds = format!("redis: [{}]", seeds.join(", "));
-    let own = [("redis: [redis://127.0.0.1:7001]", seeds.as_str()), ("127.0.0.1:8081", "127.0.0.1:0")];
+    let own = [("redis: [redis://127.0.0.1:6379]", seeds.as_str()), ("127.0.0.1:8081", "127.0.0.1:0")];
     for (from, to) in own.iter().chain(changes) {
         assert!(config.contains(from), "the documented configuration has no {from}");
         config = config.replace(from, to);

@@ -1,5 +1,6 @@
 //! `ANY /v1/gate/{gate}`: forward auth over HTTP.
 
+use std::io::{Read, Write};
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -57,10 +58,21 @@ fn a_gate_lets_the_limit_through_and_then_denies() {
     let problem = denied.json();
     assert_eq!(problem["type"], QUOTA_EXCEEDED);
     assert_eq!((&problem["status"], &problem["violated-policies"]), (&json!(429), &json!(["hour"])));
+    assert_eq!(problem["policies"], json!(["per-ip"]));
+    assert!(problem["detail"].as_str().unwrap().starts_with("the request exceeds hour of per-ip: ask again in "));
     assert_eq!(problem["retry_after_ms"].as_u64().unwrap().div_ceil(1000), seconds);
     assert!(denied.header("ratelimit").is_some() && denied.header("ratelimit-policy").is_some());
     assert_eq!(node.check("per-ip", "127.0.0.1", 0)["remaining"], 0);
     assert!(node.metrics().contains(r#"outcome="denied",source="prefilter",reason="over_limit",door="gate""#));
+}
+
+#[test]
+fn the_start_lists_the_gates() {
+    let gates: String = (0..6).map(|number| format!("  g{number}: {{rules: [{{checks: []}}]}}\n")).collect();
+    let node = node_with(&format!("{POLICIES}gates:\n{gates}"));
+    let url = node.url();
+    assert!(node.greeting.contains(&format!("  gates      6\n    g0: {url}/v1/gate/g0\n")), "{}", node.greeting);
+    assert!(node.greeting.contains(&format!("    g4: {url}/v1/gate/g4\n    ...\n")), "{}", node.greeting);
 }
 
 #[test]
@@ -108,12 +120,26 @@ fn one_denial_gives_all_other_charges_back() {
     let denied = ask(&node, "GET", "/v1/gate/edge", &user);
     let problem = denied.json();
     assert_eq!((denied.status, &problem["violated-policies"]), (429, &json!(["text/hour"])), "{problem}");
+    assert_eq!(problem["policies"], json!(["text"]));
     assert!(denied.header("retry-after").is_some());
     assert_eq!(node.check("wide", "w", 0)["remaining"], 8);
     assert_eq!(node.check("text", "7", 0)["remaining"], 1);
     // The shadow policy has no room, and denies no request.
     assert_eq!(ask(&node, "GET", "/v1/gate/edge", &[("X-User", "8")]).status, 200);
     assert_eq!(node.check("wide", "w", 0)["remaining"], 7);
+}
+
+#[test]
+fn two_checks_of_one_policy_have_one_item() {
+    let node = gate("    rules: [{checks: [{policy: text, key: a}, {policy: text, key: b, cost: 2}]}]");
+    for (status, left) in [(200, 1), (429, 1)] {
+        let answer = ask(&node, "GET", "/v1/gate/edge", &[]);
+        assert_eq!((answer.status, answer.header("ratelimit-policy")), (status, Some(r#""text/hour";q=3;w=3600"#)));
+        let state = answer.header("ratelimit").unwrap();
+        assert!(state.starts_with(&format!(r#""text/hour";r={left};t="#)) && !state.contains(','), "{state}");
+    }
+    let problem = ask(&node, "GET", "/v1/gate/edge", &[]).json();
+    assert_eq!((&problem["policies"], &problem["violated-policies"]), (&json!(["text"]), &json!(["text/hour"])));
 }
 
 #[test]
@@ -235,6 +261,64 @@ fn a_body_is_never_read_and_hides_no_second_question() {
     }
     let head = http::try_exchange(&node.address, &http::request("HEAD", "/v1/gate/edge", &[], b"")).unwrap();
     assert_eq!((head.status, head.header("retry-after").is_some()), (429, true));
+}
+
+/// Sends one request over HTTP/2, whose path no client library would send. Returns 200, 0 for
+/// another status, or none for a stream that the node resets.
+fn ask_over_http2(node: &Node, path: &str) -> Option<u16> {
+    let length = u8::try_from(path.len()).unwrap();
+    // GET, http, and literal fields: the path, and the authority.
+    let block = [b"\x82\x86\x04", &[length][..], path.as_bytes(), b"\x01\x12status.example.com"].concat();
+    let head = [0, 0, u8::try_from(block.len()).unwrap(), 1, 5, 0, 0, 0, 1];
+    let mut stream = std::net::TcpStream::connect(&node.address).unwrap();
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let sent = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..], &head, &block].concat();
+    stream.write_all(&sent).unwrap();
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+        stream.read_exact(&mut payload).unwrap();
+        match (head[3], head[8]) {
+            // The index of `:status: 200`.
+            (1, 1) => return Some(if payload[0] == 0x88 { 200 } else { 0 }),
+            (3, 1) => return None,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_malformed_path_is_denied_over_both_versions_of_http() {
+    let node = node_with(&format!(
+        "{POLICIES}gates:
+  edge:
+    missing_key: client_ip
+    rules:
+      - {{match: {{hosts: [status.example.com], paths: [/health]}}, checks: []}}
+      - checks: [{{policy: per-ip, key: '{{client_ip}}', cost: 4}}]
+"
+    ));
+    let health = "/v1/gate/edge/health";
+    assert_eq!(ask_over_http2(&node, health), Some(200));
+    assert_eq!(ask_over_http2(&node, "/v1/gate/edge/health?x=1"), Some(200));
+    assert_eq!(ask_over_http2(&node, "/v1/gate/edge/login"), Some(0));
+    for fragment in ["#", "#/../login", "?#x", "?x#/login"] {
+        assert_eq!(ask_over_http2(&node, &format!("{health}{fragment}")), None, "{fragment}");
+    }
+    for rest in ["/..;/health", "%00", "%5c", "%ff", "/../%2568ealth", "\\", "%0a"] {
+        let path = format!("{health}{rest}");
+        // The library may reject the bytes before the gate does.
+        assert_ne!(ask_over_http2(&node, &path), Some(200), "{path}");
+        let answer = ask(&node, "GET", &path, &[]);
+        assert!(matches!(answer.status, 400 | 429), "{path}: {answer:?}");
+        if answer.status == 429 {
+            let problem = answer.json();
+            assert_eq!(problem["type"], "urn:tollgate:problem:malformed-request", "{path}");
+            assert_eq!(problem["detail"], "the path is malformed, so the rule that decides is unknown");
+        }
+    }
 }
 
 /// The table that `proxies.rs` sends through each proxy, from a peer that is none.

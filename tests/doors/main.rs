@@ -10,6 +10,7 @@ mod rls;
 
 mod proxy;
 
+mod addresses;
 mod envoy;
 mod envoy_connections;
 mod envoy_proxy;

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::policy::{self, lines, word};
 use crate::config::{Config, Gate, RequestFrom, Rule};
-use crate::gateway::forward_auth::{self, Facts, Missing, Plan, header_map};
+use crate::gateway::forward_auth::{self, Denied, Facts, Missing, Plan, header_map};
+use crate::limit::address;
 
 /// A request, as its client sent it, and the peer that asks about it.
 #[derive(Debug, clap::Args)]
@@ -27,8 +28,12 @@ pub(super) struct Question {
     #[arg(long = "header", value_name = "NAME: VALUE", requires = "gate")]
     headers: Vec<String>,
     /// The peer that asks the gate.
-    #[arg(long, default_value = "127.0.0.1", requires = "gate")]
+    #[arg(long, default_value = "127.0.0.1", value_parser = peer, requires = "gate")]
     peer: IpAddr,
+}
+
+fn peer(text: &str) -> Result<IpAddr, &'static str> {
+    address::parse(text).ok_or("write an IP address such as 203.0.113.7 or 2001:db8::1")
 }
 
 pub(super) fn explain(config: &Config, name: &str, asked: &Question) -> Result<Value, String> {
@@ -52,7 +57,8 @@ pub(super) fn explain(config: &Config, name: &str, asked: &Question) -> Result<V
     let (answer, missing) = match &checks {
         Ok(checks) if checks.is_empty() => ("allowed", None),
         Ok(_) => ("checked", None),
-        Err(missing) => ("missing_key", Some(missing.to_string())),
+        Err(Denied::Request(missing)) => ("malformed_request", Some(missing.to_string())),
+        Err(Denied::Key(missing)) => ("missing_key", Some(missing.to_string())),
     };
     let explained = checks.unwrap_or_default().into_iter().map(|check| {
         let mut told = policy::explain(config, &check.policy, &check.key)?;
@@ -65,7 +71,7 @@ pub(super) fn explain(config: &Config, name: &str, asked: &Question) -> Result<V
         "peer": {"address": asked.peer, "trusted": facts.fields.is_trusted},
         "method": fact(&facts.method, String::clone),
         "host": fact(&facts.host, String::clone),
-        "path": fact(&facts.path, |path| String::from_utf8_lossy(path).into_owned()),
+        "path": fact(&facts.path, String::clone),
         "client_ip": fact(&facts.client, IpAddr::to_string),
         "rule": rule.map(|Rule { name, line, .. }| json!({"name": name, "line": line})),
         "answer": answer,
@@ -82,12 +88,15 @@ fn fields(gate: &Gate, asked: &Question) -> Result<Vec<(String, String)>, String
         let (name, value) = header.split_once(':').ok_or(format!("--header {header:?} must be `name: value`"))?;
         fields.push((name.to_owned(), value.trim().to_owned()));
     }
+    let url = asked.host.as_ref().map(|host| format!("http://{host}{}", asked.path));
     let names = match gate.request_from {
         RequestFrom::Request => ["", "", ""],
         RequestFrom::Forwarded => ["X-Forwarded-Method", "X-Forwarded-Host", "X-Forwarded-Uri"],
         RequestFrom::Original => ["X-Original-Method", "", "X-Original-URI"],
+        RequestFrom::OriginalUrl => ["X-Original-Method", "X-Original-URL", ""],
     };
-    let values = [Some(&asked.method), asked.host.as_ref(), Some(&asked.path)];
+    let host = if gate.request_from == RequestFrom::OriginalUrl { url.as_ref() } else { asked.host.as_ref() };
+    let values = [Some(&asked.method), host, Some(&asked.path)];
     for (name, value) in names.into_iter().zip(values) {
         let is_given = fields.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
         fields.extend(value.filter(|_| !name.is_empty() && !is_given).map(|value| (name.to_owned(), value.clone())));
@@ -124,7 +133,9 @@ pub(super) fn text(told: &Value) -> String {
     said.push((
         "answer",
         match word(&told["answer"]).as_str() {
-            "missing_key" => format!("denied with {}: {}", told["deny_status"], word(&told["missing"])),
+            "missing_key" | "malformed_request" => {
+                format!("denied with {}: {}", told["deny_status"], word(&told["missing"]))
+            }
             "allowed" => "allowed, and nothing counts".to_owned(),
             _ => "by the checks below, all or none".to_owned(),
         },

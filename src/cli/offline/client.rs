@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::limit::address::canonical;
+pub(super) use crate::limit::address::parse as address;
 
 /// The key of a field. If it is an address, or a list that begins with one, this is that address in
 /// canonical form, without its port.
@@ -39,20 +39,6 @@ pub(super) fn is_possible(text: &[u8]) -> bool {
 /// As [`address`], of bytes.
 pub(super) fn of_bytes(text: &[u8]) -> Option<IpAddr> {
     std::str::from_utf8(text).ok().and_then(address)
-}
-
-/// The address in `text`, which may have brackets, a zone and a port.
-pub(super) fn address(text: &str) -> Option<IpAddr> {
-    let bracketed = |text: &str| without_zone(text.strip_prefix('[')?.strip_suffix(']')?);
-    let plain = |text: &str| without_zone(text).or_else(|| bracketed(text));
-    plain(text).or_else(|| plain(without_port(text)?)).map(canonical)
-}
-
-fn without_zone(text: &str) -> Option<IpAddr> {
-    match text.split_once('%') {
-        Some((address, _)) => address.parse().ok().map(IpAddr::V6),
-        None => text.parse().ok(),
-    }
 }
 
 fn without_port(text: &str) -> Option<&str> {

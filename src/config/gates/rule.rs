@@ -1,7 +1,7 @@
 //! One rule of a gate: the requests that it matches, and their checks.
 
 use crate::config::fault::Faults;
-use crate::config::gate::{GateCheck, Rule, RuleMatch, Template};
+use crate::config::gate::{GateCheck, PathMatch, PathPattern, Rule, RuleMatch, Template};
 use crate::config::raw::{Member, Node, Value};
 use crate::config::section::Section;
 use crate::config::settings::{gate_check, gate_match, gate_rule};
@@ -73,11 +73,13 @@ fn check(node: &Node, context: &Context<'_>, faults: &mut Faults) -> Option<Gate
         section.required(gate_check::POLICY.name, "a check needs a `policy`, such as `policy: per-ip`", faults);
     let policy = policy.and_then(|node| policy_name(node, context.known, faults));
     let key = section.required(gate_check::KEY.name, "a check needs a `key`, such as `key: \"{client_ip}\"`", faults);
-    let key_type = policy.and_then(|name| Some(context.known.policies?.by_name.get(name)?.key_type));
+    let known = policy.and_then(|name| context.known.policies?.by_name.get(name));
+    let key_type = known.map(|policy| policy.key_type);
     let key = key.and_then(|node| template(node, policy.zip(key_type), context, faults));
     let cost = section.read(&gate_check::COST, faults);
     let is_ip = matches!(key_type, Some(KeyType::Ip { .. }));
-    Some(GateCheck { policy: policy?.to_owned(), key: key?, is_ip, cost: cost? })
+    let is_shadow = known.is_some_and(|policy| policy.options.shadow);
+    Some(GateCheck { policy: policy?.to_owned(), key: key?, is_ip, is_shadow, cost: cost? })
 }
 
 fn template(
@@ -110,13 +112,35 @@ fn rule_match(node: &Node, faults: &mut Faults) -> Option<RuleMatch> {
     let section = Section::open(node, &gate_match::SHAPE, faults)?;
     let hosts = list(&section, gate_match::HOSTS.name, "[api.example.com]", names::host, faults);
     let methods = list(&section, gate_match::METHODS.name, "[POST]", names::method, faults);
-    let paths = list(&section, gate_match::PATHS.name, "[/login, /v1/*]", names::path, faults);
+    let paths = paths(&section, faults);
     let headers = section.or(gate_match::HEADERS.name, Vec::new(), |node| headers(node, faults));
     if gate_match::SHAPE.known.iter().all(|key| section.member(key).is_none()) {
         section
             .note_missing("`match` is empty: name `hosts`, `methods`, `paths` or `headers`, or leave it out", faults);
     }
     Some(RuleMatch { hosts: hosts?, methods: methods?, paths: paths?, headers: headers? })
+}
+
+/// The paths of a rule. Their options have no effect without them.
+fn paths(section: &Section<'_>, faults: &mut Faults) -> Option<Option<PathMatch>> {
+    let patterns = list(section, gate_match::PATHS.name, "[/login, /v1/*]", names::path, faults);
+    let ignore_case = section.read(&gate_match::IGNORE_CASE, faults);
+    let strip_parameters = section.read(&gate_match::STRIP_PARAMETERS, faults);
+    for option in [gate_match::IGNORE_CASE.name, gate_match::STRIP_PARAMETERS.name] {
+        if let (Some(node), None) = (section.member(option), section.member(gate_match::PATHS.name)) {
+            faults.note(node.place, format!("`{option}` needs `paths`, such as `paths: [/login]`"));
+        }
+    }
+    let (patterns, ignore_case, strip_parameters) = (patterns?, ignore_case?, strip_parameters?);
+    let with_parameters = patterns.iter().find(|pattern| strip_parameters && pattern.text().contains(';'));
+    if let (Some(pattern), Some(node)) = (with_parameters, section.member(gate_match::PATHS.name)) {
+        let sentence =
+            format!("no request matches `{}`: with `strip_parameters`, write the path without `;`", pattern.text());
+        faults.note(node.place, sentence);
+    }
+    let fold = |pattern: PathPattern| if ignore_case { pattern.map(PathMatch::fold) } else { pattern };
+    let patterns: Vec<_> = patterns.into_iter().map(fold).collect();
+    Some((!patterns.is_empty()).then_some(PathMatch { patterns, ignore_case, strip_parameters }))
 }
 
 fn list<T>(

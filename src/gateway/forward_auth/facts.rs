@@ -8,9 +8,9 @@ use axum::http::HeaderMap;
 
 use super::missing::{Missing, Why};
 use super::question::{Question, is_trusted};
-use super::{address, host, path};
+use super::{address, host, path, url};
 use crate::config::{ClientFrom, Gate, RequestFrom};
-use crate::limit::address::canonical;
+use crate::limit::address::{canonical, parse};
 
 /// The headers of a peer. They count only if it is one of the gate's proxies.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +51,7 @@ pub struct Facts<'a> {
     /// In lower case, without port and final dot.
     pub host: Result<String, Missing<'a>>,
     /// Decoded, without dot segments and repeated slashes.
-    pub path: Result<Vec<u8>, Missing<'a>>,
+    pub path: Result<String, Missing<'a>>,
 }
 
 impl<'a> Facts<'a> {
@@ -69,6 +69,12 @@ impl<'a> Facts<'a> {
                 let host = if fields.is_trusted { own_host } else { Err(Missing::new("Host", Why::Untrusted)) };
                 (fields.named("X-Original-Method"), host, fields.named("X-Original-URI"))
             }
+            RequestFrom::OriginalUrl => {
+                let url = fields.named("X-Original-URL");
+                let url = url.and_then(|url| url::split(url).ok_or(Missing::malformed("X-Original-URL")));
+                let (host, path) = (url.clone().map(|(host, _)| host), url.map(|(_, path)| path));
+                (fields.named("X-Original-Method"), host, path)
+            }
         };
         Self {
             fields,
@@ -80,6 +86,14 @@ impl<'a> Facts<'a> {
     }
 }
 
+impl<'a> Facts<'a> {
+    /// The first of method, host and path that is there in no readable form.
+    pub(super) fn malformed(&self) -> Option<Missing<'a>> {
+        let missing = [self.method.as_ref().err(), self.host.as_ref().err(), self.path.as_ref().err()];
+        missing.into_iter().flatten().find(|missing| missing.is_there()).cloned()
+    }
+}
+
 /// The client's address. The headers of an untrusted peer do not count, so that peer is the client.
 fn client<'a>(gate: &Gate, peer: Option<IpAddr>, fields: &Fields<'a>) -> Result<IpAddr, Missing<'a>> {
     match gate.client_from {
@@ -87,7 +101,7 @@ fn client<'a>(gate: &Gate, peer: Option<IpAddr>, fields: &Fields<'a>) -> Result<
             address::walk(fields.headers.get_all("x-forwarded-for"), &gate.trusted_proxies)
         }
         ClientFrom::XRealIp if fields.is_trusted => {
-            address::element(fields.named("X-Real-IP")?).ok_or(Missing::malformed("X-Real-IP"))
+            parse(fields.named("X-Real-IP")?).ok_or(Missing::malformed("X-Real-IP"))
         }
         ClientFrom::XForwardedFor | ClientFrom::XRealIp | ClientFrom::Peer => {
             peer.map(canonical).ok_or(Missing::new("the peer's address", Why::Absent))

@@ -5,15 +5,22 @@ use std::net::Ipv6Addr;
 /// A host in lower case, without port and final dot. None for a text that is no host.
 pub(super) fn host(text: &str) -> Option<String> {
     if let Some(rest) = text.strip_prefix('[') {
-        let (address, port) = rest.split_once(']')?;
+        let (inside, port) = rest.split_once(']')?;
         check_port(port)?;
-        return Some(format!("[{}]", address.parse::<Ipv6Addr>().ok()?));
+        // The zone is no part of the address, and IPv4 has no brackets (RFC 3986, 3.2.2).
+        let address = inside.split('%').next()?.parse::<Ipv6Addr>().ok()?;
+        return Some(format!("[{address}]"));
     }
     let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
     check_port(port)?;
     let name = name.strip_suffix('.').unwrap_or(name);
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=%".contains(&byte);
-    (!name.is_empty() && name.bytes().all(is_name)).then(|| name.to_ascii_lowercase())
+    // A backend may decode an escape, or ignore a dot.
+    let is_label = |label: &str| !label.is_empty() && label.bytes().all(is_name);
+    name.split('.').all(is_label).then(|| name.to_ascii_lowercase())
+}
+
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_~!$&'()*+;=".contains(&byte)
 }
 
 /// `port` is empty, or begins with a colon.
@@ -48,12 +55,39 @@ mod tests {
             ("[2001:DB8::1]:80", "[2001:db8::1]"),
             ("[2001:db8:0::0:1]", "[2001:db8::1]"),
             ("[::1]", "[::1]"),
+            ("[fe80::1%25eth0]:80", "[fe80::1]"),
+            ("[fe80::1%eth0]", "[fe80::1]"),
         ] {
             assert_eq!(host(text).as_deref(), Some(expected), "{text}");
         }
-        for text in
-            ["", ".", ":80", "a b", "a, b", "a/b", "a:b", "a:1:2", "me@a", "[::1", "[x]", "::1", "[::1]x", "a\u{e4}"]
-        {
+        for text in [
+            "",
+            ".",
+            ":80",
+            "a b",
+            "a, b",
+            "a/b",
+            "a:b",
+            "a:1:2",
+            "me@a",
+            "[::1",
+            "[x]",
+            "::1",
+            "[::1]x",
+            "a\u{e4}",
+            "a..",
+            "..",
+            "a..b",
+            ".a",
+            "a%2eb",
+            "a%00",
+            "a\tb",
+            "a#b",
+            "a\\b",
+            "[1.2.3.4]",
+            "a,b",
+            "@a",
+        ] {
             assert_eq!(host(text), None, "{text}");
         }
     }

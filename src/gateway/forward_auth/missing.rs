@@ -11,6 +11,24 @@ pub struct Missing<'a> {
     pub why: Why,
 }
 
+/// The reason why a question is denied before any check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Denied<'a> {
+    /// The method, the host or the path is malformed, or a rule needs one that is missing. So the
+    /// rule that decides is unknown.
+    Request(Missing<'a>),
+    /// A check has no key.
+    Key(Missing<'a>),
+}
+
+impl<'a> Denied<'a> {
+    pub fn missing(&self) -> &Missing<'a> {
+        match self {
+            Self::Request(missing) | Self::Key(missing) => missing,
+        }
+    }
+}
+
 /// The reason why a fact is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
@@ -41,6 +59,11 @@ impl fmt::Display for Missing<'_> {
 impl Missing<'_> {
     pub(super) fn new(source: &'static str, why: Why) -> Self {
         Self { source: Cow::Borrowed(source), why }
+    }
+
+    /// Whether the fact is there, but in no readable form.
+    pub(super) fn is_there(&self) -> bool {
+        matches!(self.why, Why::Repeated | Why::Empty | Why::Malformed)
     }
 
     pub(super) fn malformed(source: &'static str) -> Self {

@@ -24,8 +24,10 @@ mod rules;
 
 mod template;
 
+mod url;
+
 pub use facts::{Facts, Fields};
-pub use missing::{Missing, Why};
+pub use missing::{Denied, Missing, Why};
 pub use question::{Question, header_map, is_trusted};
 
 use rules::Fit;
@@ -34,18 +36,25 @@ use rules::Fit;
 #[derive(Debug)]
 pub struct Plan<'a> {
     pub rule: Option<&'a Rule>,
-    /// Without checks the request is allowed. Without a key it is denied.
-    pub checks: Result<Vec<Check>, Missing<'a>>,
+    /// Without checks the request is allowed.
+    pub checks: Result<Vec<Check>, Denied<'a>>,
 }
 
 /// The checks that the gate asks for.
+///
+/// The gate denies a request that it cannot read: its backend may read it as one with a lower
+/// limit. Only a gate whose policies are all shadow policies never denies.
 pub fn plan<'a>(gate: &'a Gate, question: &Question<'a>) -> Plan<'a> {
     let facts = Facts::read(gate, question);
+    let enforces = gate.enforces();
+    if let Some(malformed) = facts.malformed().filter(|_| enforces) {
+        return Plan { rule: None, checks: Err(Denied::Request(malformed)) };
+    }
     for rule in &gate.rules {
         match rules::fit(rule, &facts) {
-            Fit::Yes => return Plan { rule: Some(rule), checks: checks(gate, rule, &facts) },
-            Fit::Unknown(missing) if gate.missing_key == MissingKey::Deny => {
-                return Plan { rule: Some(rule), checks: Err(missing) };
+            Fit::Yes => return Plan { rule: Some(rule), checks: checks(gate, rule, &facts).map_err(Denied::Key) },
+            Fit::Unknown(missing) if enforces => {
+                return Plan { rule: Some(rule), checks: Err(Denied::Request(missing)) };
             }
             Fit::No | Fit::Unknown(_) => {}
         }
@@ -79,14 +88,17 @@ fn key<'a>(
             true => Err(Missing::new("the key", Why::NoAddress)),
             false => Ok(key),
         });
-    match (rendered, gate.missing_key) {
-        (Ok(key), _) => Ok(Some(key)),
-        (Err(missing), MissingKey::Deny) => Err(missing),
-        (Err(_), MissingKey::Allow) => Ok(None),
-        (Err(_), MissingKey::ClientIp) => {
-            let address = facts.client.clone()?;
-            Ok(Some(if check.is_ip { address.to_string() } else { template::of_address(address) }))
-        }
+    let key = match (rendered, gate.missing_key) {
+        (Err(_), MissingKey::ClientIp) => facts.client.clone().map(|address| match check.is_ip {
+            true => address.to_string(),
+            false => template::of_address(address),
+        }),
+        (rendered, _) => rendered,
+    };
+    match key {
+        Ok(key) => Ok(Some(key)),
+        Err(missing) if gate.missing_key != MissingKey::Allow && !check.is_shadow => Err(missing),
+        Err(_) => Ok(None),
     }
 }
 

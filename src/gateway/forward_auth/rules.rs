@@ -2,7 +2,8 @@
 
 use super::facts::Facts;
 use super::missing::Missing;
-use crate::config::{PathPattern, Rule, RuleMatch};
+use super::path;
+use crate::config::{Rule, RuleMatch};
 
 /// The result of a match.
 pub(super) enum Fit<'a> {
@@ -19,7 +20,7 @@ pub(super) fn fit<'a>(rule: &Rule, facts: &Facts<'a>) -> Fit<'a> {
     }
     let host = one_of(hosts, &facts.host, |host, known| host == known);
     let method = one_of(methods, &facts.method, |method, known| method == known);
-    let path = one_of(paths, &facts.path, |path, pattern| is_at(pattern, path));
+    let path = one_of(paths.as_slice(), &facts.path, |path, paths| path::is_one_of(paths, path));
     let fits = [host, method, path];
     if fits.iter().any(|fit| matches!(fit, Fit::No)) {
         return Fit::No;
@@ -39,14 +40,4 @@ fn one_of<'a, T, K>(known: &[K], fact: &Result<T, Missing<'a>>, is_equal: impl F
 /// A repeated header matches nothing, as does a header of an untrusted peer.
 fn has_header(facts: &Facts<'_>, name: &str, value: &str) -> bool {
     facts.fields.only(name, "".into()).is_ok_and(|found| found == value)
-}
-
-fn is_at(pattern: &PathPattern, path: &[u8]) -> bool {
-    match pattern {
-        PathPattern::Only(only) => path == only.as_bytes(),
-        PathPattern::Below(root) => {
-            let rest = path.strip_prefix(root.as_bytes());
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
-        }
-    }
 }

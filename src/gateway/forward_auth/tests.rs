@@ -9,9 +9,15 @@ type Fields<'a> = &'a [(&'a str, &'a str)];
 type Keys<'a> = Result<&'a [&'a str], &'a str>;
 
 fn gates(text: &str) -> std::sync::Arc<Gates> {
-    let policies = "policies: {per-ip: {key: {type: ip}, quotas: [5 per 1h]}, text: {quotas: [5 per 1h]}}";
+    let policies = "policies: {per-ip: {key: {type: ip}, quotas: [5 per 1h]}, text: {quotas: [5 per 1h]}, \
+                    tried: {quotas: [5 per 1h], shadow: true}}";
     let source = Source { origin: "my.yaml".into(), text: format!("{policies}\n{text}"), file: None };
     load(&source, &Overrides::default(), 7).unwrap().gates
+}
+
+/// The same without the name of the section.
+fn gates_of(gates: &str) -> std::sync::Arc<Gates> {
+    self::gates(&format!("gates:\n{gates}"))
 }
 
 /// The keys of the question's checks, or the fact that is missing.
@@ -26,7 +32,7 @@ fn keys(gate: &Gate, peer: &str, method: &str, path: &str, fields: &[(&str, &str
     };
     let plan = plan(gate, &question);
     let keys = plan.checks.map(|checks| checks.into_iter().map(|check| check.key.to_string()).collect());
-    keys.map_err(|missing| missing.to_string())
+    keys.map_err(|denied| denied.missing().to_string())
 }
 
 #[test]
@@ -75,6 +81,7 @@ fn each_fact_has_the_one_source_that_the_gate_names() {
   own: {{trusted_proxies: [10.0.0.0/8], {rules}}}
   forwarded: {{trusted_proxies: [10.0.0.0/8], request_from: forwarded, client_from: x-forwarded-for, {rules}}}
   original: {{trusted_proxies: [10.0.0.0/8], request_from: original, client_from: x-real-ip, {rules}}}
+  url: {{trusted_proxies: [10.0.0.0/8], request_from: original-url, client_from: x-real-ip, {rules}}}
 "
     ));
     let all = &[
@@ -84,6 +91,7 @@ fn each_fact_has_the_one_source_that_the_gate_names() {
         ("x-forwarded-for", "2.2.2.2"),
         ("x-original-method", "PATCH"),
         ("x-original-uri", "/o"),
+        ("x-original-url", "https://U.example:8443/u?x"),
         ("x-real-ip", "3.3.3.3"),
         ("forwarded", "for=4.4.4.4"),
     ];
@@ -102,6 +110,8 @@ fn each_fact_has_the_one_source_that_the_gate_names() {
             "9.9.9.9",
             Err("X-Original-Method does not count, since the peer is not in trusted_proxies"),
         ),
+        ("url", "10.0.0.1", Ok("PATCH u.example 3.3.3.3")),
+        ("url", "9.9.9.9", Err("X-Original-Method does not count, since the peer is not in trusted_proxies")),
     ] {
         let found = keys(&gates.0[gate], peer, "GET", "/", all);
         assert_eq!(found, expected.map(|key| vec![key.to_owned()]).map_err(str::to_owned), "{gate} {peer}");
@@ -160,27 +170,152 @@ fn a_missing_key_denies_or_is_skipped_or_counts_the_address() {
     assert_eq!(keys(&modes[2].0["edge"], "9.9.9.9", "GET", "/", all).unwrap(), ["ip:9.9.9.9", "9.9.9.9"]);
 }
 
+/// The gate of a page in every mode, with another limit for the login.
+const LOGIN: &str = "    trusted_proxies: [10.0.0.0/8]
+    rules:
+      - {match: {hosts: [status.example], paths: [/health]}, checks: []}
+      - {match: {methods: [POST], paths: [/login]}, checks: [{policy: text, key: login}]}
+      - {checks: [{policy: text, key: rest}]}
+";
+
 #[test]
-fn an_unknown_path_denies_before_it_skips_a_rule() {
-    let gate = |mode: &str| {
-        gates(&format!(
-            "gates:
-  edge:
+fn a_malformed_request_is_denied_in_every_mode() {
+    let fields = [
+        ("forwarded", ["x-forwarded-method", "x-forwarded-host", "x-forwarded-uri"]),
+        ("original", ["x-original-method", "", "x-original-uri"]),
+        ("original-url", ["x-original-method", "", "x-original-url"]),
+    ];
+    for mode in ["deny", "allow", "client_ip"] {
+        let gates =
+            fields.map(|(from, _)| format!("  {from}:\n    request_from: {from}\n    missing_key: {mode}\n{LOGIN}"));
+        let gates = gates_of(&format!("{}  request:\n    missing_key: {mode}\n{LOGIN}", gates.concat()));
+        let is_denied = |from: &str, method: &str, host: &str, path: &str| {
+            let url = format!("https://{host}{path}");
+            let names = fields.iter().find(|(name, _)| *name == from).map_or(["", "", ""], |(_, names)| *names);
+            let values = [method, host, if from == "original-url" { &url } else { path }];
+            let headers: Vec<_> = names.into_iter().zip(values).filter(|(name, _)| !name.is_empty()).collect();
+            let headers = header_map(headers).unwrap();
+            let (method, path) = if from == "request" { (method, path) } else { ("GET", "") };
+            let question =
+                Question { peer: "10.0.0.1".parse().ok(), method, host: Some(host), path, headers: &headers };
+            match plan(&gates.0[from], &question).checks {
+                Ok(_) => false,
+                Err(denied) => matches!(denied, Denied::Request(_)),
+            }
+        };
+        for from in ["forwarded", "original", "original-url", "request"] {
+            for (method, host, path) in [
+                ("POST", "a", "/login#x"),
+                ("POST", "a", "/x/..;/login"),
+                ("POST", "a", "/x/%2e%2e;x/login"),
+                ("POST", "a", "/login\\x"),
+                ("POST", "a", "/login%00"),
+                ("POST", "a", "/login%0a"),
+                ("POST", "a", "/%c0%afx"),
+                ("POST", "a", "/%256cogin"),
+                ("POST", "a", "/login%"),
+                ("GET", "status.example", "/health#/../login"),
+                ("PO ST", "a", "/login"),
+                ("POST,GET", "a", "/login"),
+                ("", "a", "/login"),
+                ("GET", "status.example, a", "/health"),
+                ("GET", "me@status.example", "/health"),
+                ("GET", "status.example%00", "/health"),
+                ("GET", "", "/health"),
+            ] {
+                assert!(is_denied(from, method, host, path), "{mode} {from} {method} {host} {path}");
+            }
+            for path in ["/login", "/x", "/login;x=1", "/Login", "/a%2520b", "/"] {
+                assert!(!is_denied(from, "POST", "a", path), "{mode} {from} {path}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rule_that_needs_an_absent_path_denies_in_every_mode() {
+    for mode in ["deny", "allow", "client_ip"] {
+        let gates = gates_of(&format!("  edge:\n    request_from: forwarded\n    missing_key: {mode}\n{LOGIN}"));
+        let ask = |fields: &[_]| keys(&gates.0["edge"], "10.0.0.1", "GET", "/login", fields);
+        let missing = Err("X-Forwarded-Uri is missing".to_owned());
+        assert_eq!(ask(&[("x-forwarded-method", "POST"), ("x-forwarded-host", "a")]), missing);
+        let repeated = [("x-forwarded-uri", "/a"), ("x-forwarded-uri", "/b")];
+        assert_eq!(ask(&repeated), Err("X-Forwarded-Uri is repeated".to_owned()));
+    }
+    let gates = gates_of(
+        "  edge:
     request_from: forwarded
     trusted_proxies: [10.0.0.0/8]
-    missing_key: {mode}
     rules:
-      - {{match: {{methods: [POST], paths: [/login]}}, checks: [{{policy: text, key: login}}]}}
-      - {{checks: [{{policy: text, key: rest}}]}}
+      - {match: {methods: [POST], paths: [/login]}, checks: [{policy: text, key: login}]}
+      - {checks: [{policy: text, key: rest}]}
+",
+    );
+    let get = [("x-forwarded-method", "GET")];
+    assert_eq!(keys(&gates.0["edge"], "10.0.0.1", "GET", "/login", &get).unwrap(), ["rest"]);
+}
+
+#[test]
+fn a_gate_of_shadow_policies_never_denies() {
+    let rules = |policy| {
+        format!(
+            "    identity_headers: [x-user]
+    trusted_proxies: [10.0.0.0/8]
+    rules:
+      - {{match: {{paths: [/login]}}, checks: [{{policy: tried, key: login}}]}}
+      - {{checks: [{{policy: tried, key: '{{header.x-user}}'}}, {{policy: {policy}, key: rest}}]}}
 "
-        ))
+        )
     };
-    let [deny, allow] = ["deny", "allow"].map(gate);
-    let (post, get) = (&[("x-forwarded-method", "POST")], &[("x-forwarded-method", "GET")]);
-    let missing = Err("X-Forwarded-Uri is missing".to_owned());
-    assert_eq!(keys(&deny.0["edge"], "10.0.0.1", "GET", "/login", post), missing);
-    assert_eq!(keys(&deny.0["edge"], "10.0.0.1", "GET", "/login", get).unwrap(), ["rest"]);
-    assert_eq!(keys(&allow.0["edge"], "10.0.0.1", "GET", "/login", post).unwrap(), ["rest"]);
+    let gates = gates_of(&format!("  tried:\n{}  mixed:\n{}", rules("tried"), rules("text")));
+    for path in ["/login#x", "/x/..;/login", "/other"] {
+        assert_eq!(keys(&gates.0["tried"], "10.0.0.1", "POST", path, &[]).unwrap(), ["rest"], "{path}");
+    }
+    assert_eq!(
+        keys(&gates.0["mixed"], "10.0.0.1", "POST", "/login#x", &[]),
+        Err("the path is malformed".to_owned())
+    );
+    assert_eq!(keys(&gates.0["mixed"], "10.0.0.1", "POST", "/other", &[]).unwrap(), ["rest"]);
+}
+
+#[test]
+fn a_rule_matches_other_spellings_if_it_says_so() {
+    let gates = gates_of(
+        "  edge:
+    rules:
+      - {match: {paths: [/Login, /v1/*], ignore_case: true, strip_parameters: true}, checks: [{policy: text, key: login}]}
+      - {checks: [{policy: text, key: rest}]}
+",
+    );
+    for (path, expected) in [
+        ("/login", "login"),
+        ("/LOGIN;x=1", "login"),
+        ("/;a/login;b/", "login"),
+        ("/V1;x/a", "login"),
+        ("/log%C4%B1n", "login"),
+        ("/logins", "rest"),
+        ("/login;x/y", "rest"),
+    ] {
+        assert_eq!(keys(&gates.0["edge"], "10.0.0.1", "GET", path, &[]).unwrap(), [expected], "{path}");
+    }
+}
+
+#[test]
+fn a_link_local_client_has_one_key_at_every_header() {
+    for client in ["x-forwarded-for", "x-real-ip"] {
+        let gates = gates_of(&format!(
+            "  edge:
+    client_from: {client}
+    trusted_proxies: [10.0.0.0/8]
+    identity_headers: [x-ip]
+    rules: [{{checks: [{{policy: per-ip, key: '{{client_ip}}'}}, {{policy: per-ip, key: '{{header.x-ip}}'}}]}}]
+"
+        ));
+        for written in ["fe80::1", "fe80::1%eth0", "[fe80::1%25eth0]:443", "FE80::1%3"] {
+            let found = keys(&gates.0["edge"], "10.0.0.1", "GET", "/", &[(client, written), ("x-ip", written)]);
+            assert_eq!(found.unwrap(), ["fe80::1", written], "{client} {written}");
+        }
+    }
 }
 
 #[test]

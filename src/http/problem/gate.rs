@@ -7,7 +7,7 @@ use super::document::{Kind, Problem};
 use crate::access::Refused;
 use crate::config::Gates;
 use crate::engine::{CheckError, Decision, MultiCheck, Reason};
-use crate::gateway::forward_auth::Missing;
+use crate::gateway::forward_auth::Denied;
 use crate::http::{answer, headers};
 use crate::limit::decision::Wait;
 use crate::limit::time::{millis_up, seconds_up};
@@ -21,53 +21,66 @@ pub(in crate::http) struct Denial {
     kind: &'static str,
     title: &'static str,
     detail: String,
+    /// The names of the policies that deny.
+    policies: Vec<String>,
     /// The items of RateLimit-Policy that deny.
     violated: Option<Vec<String>>,
     retry_after: Option<Wait>,
 }
 
 impl Denial {
-    pub(in crate::http) fn missing_key(missing: &Missing<'_>) -> Self {
-        Self {
-            kind: "urn:tollgate:problem:missing-key",
-            title: "The request has no key",
-            detail: format!("{missing}, so the request has no key to count"),
-            violated: None,
-            retry_after: None,
-        }
+    pub(in crate::http) fn before_any_check(denied: &Denied<'_>) -> Self {
+        let (kind, title, why) = match denied {
+            Denied::Request(_) => {
+                ("urn:tollgate:problem:malformed-request", "Malformed request", "so the rule that decides is unknown")
+            }
+            Denied::Key(_) => {
+                ("urn:tollgate:problem:missing-key", "The request has no key", "so the request has no key to count")
+            }
+        };
+        let detail = format!("{}, {why}", denied.missing());
+        Self { kind, title, detail, policies: Vec::new(), violated: None, retry_after: None }
     }
 
     /// The denial of a whole. A list outlasts a counter, and a counter is more than a guess.
     pub(in crate::http) fn of(decided: &MultiCheck) -> Self {
         let denied = || decided.decisions.iter().filter(|decision| !decision.allowed);
-        let is_for = |reason| denied().any(|decision| decision.reason == reason);
-        if is_for(Reason::DenyListed) {
+        let listed = || denied().filter(|decision| decision.reason == Reason::DenyListed);
+        if listed().next().is_some() {
+            let policies = names(listed());
             return Self {
                 kind: "urn:tollgate:problem:deny-listed",
                 title: "A list denies the request",
-                detail: "a deny list has the key of this request".to_owned(),
+                detail: format!("a deny list of {} has the key of this request", policies.join(", ")),
+                policies,
                 violated: None,
                 retry_after: None,
             };
         }
         let retry_after = Some(decided.retry_after());
+        let policies = names(denied());
         if denied().all(|decision| decision.reason == Reason::StoreUnavailable) {
             return Self {
                 kind: REDUCED_CAPACITY,
                 title: "Temporary reduced capacity",
-                detail: "the counts are not available, and the policy denies until they are".to_owned(),
+                detail: format!("the counts are not available, and {} denies until they are", policies.join(", ")),
+                policies,
                 violated: None,
                 retry_after,
             };
         }
         let number = decided.decisions.len();
-        let violated: Vec<String> = denied().flat_map(|decision| violated(decision, number)).collect();
+        let mut violated: Vec<String> = denied().flat_map(|decision| violated(decision, number)).collect();
+        violated.dedup();
         let until = match decided.retry_after() {
             Wait::For(wait) => format!("ask again in {} s", seconds_up(wait).max(1)),
             Wait::Never => "its cost is above the limit".to_owned(),
         };
-        let detail = format!("the request exceeds {}: {until}", violated.join(", "));
-        Self { kind: QUOTA_EXCEEDED, title: "Quota exceeded", detail, violated: Some(violated), retry_after }
+        let exceeded: Vec<String> = denied()
+            .map(|decision| format!("{} of {}", full(decision).join(" and "), decision.policy.name))
+            .collect();
+        let detail = format!("the request exceeds {}: {until}", exceeded.join(", "));
+        Self { kind: QUOTA_EXCEEDED, title: "Quota exceeded", detail, policies, violated: Some(violated), retry_after }
     }
 
     pub(in crate::http) fn answer(self, status: u16) -> Response {
@@ -76,6 +89,7 @@ impl Denial {
             object.word("title", self.title);
             object.number("status", status.into());
             object.value("detail", &self.detail);
+            object.given("policies", (!self.policies.is_empty()).then_some(&self.policies));
             object.given("violated-policies", self.violated.as_ref());
             match self.retry_after {
                 None => {}
@@ -93,8 +107,25 @@ impl Denial {
     }
 }
 
+/// The names of the policies that decided.
+fn names<'a>(decisions: impl Iterator<Item = &'a Decision>) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for decision in decisions {
+        if !names.contains(&decision.policy.name) {
+            names.push(decision.policy.name.clone());
+        }
+    }
+    names
+}
+
 /// The quotas without room for the cost, as RateLimit-Policy names them.
 fn violated(decision: &Decision, number: usize) -> Vec<String> {
+    let prefix = headers::prefix(decision, number);
+    full(decision).into_iter().map(|name| format!("{prefix}{name}")).collect()
+}
+
+/// The names of the quotas without room for the cost.
+fn full(decision: &Decision) -> Vec<&str> {
     let quotas = &decision.policy.quotas;
     let full = quotas.iter().zip(&decision.quotas).filter(|(_, state)| state.remaining < decision.cost);
     let mut names: Vec<&str> = full.map(|(quota, _)| &*quota.name).collect();
@@ -102,8 +133,7 @@ fn violated(decision: &Decision, number: usize) -> Vec<String> {
         let binding = decision.binding.and_then(|binding| quotas.get(binding.quota));
         names.extend(binding.map(|quota| &*quota.name));
     }
-    let prefix = headers::prefix(decision, number);
-    names.into_iter().map(|name| format!("{prefix}{name}")).collect()
+    names
 }
 
 impl Problem {

@@ -1,6 +1,169 @@
 //! Requests that claim to be others: an address, a method, a host, a path or a user that is not
 //! theirs. Each of them is beyond its limit.
 
+/// A request that a backend might read as a login.
+pub(crate) struct Spelling {
+    pub(crate) method: &'static str,
+    pub(crate) target: &'static str,
+    /// Whether only the backend's own reading makes it one. `ignore_case` and `strip_parameters`
+    /// are for the backends that read so.
+    pub(crate) is_own_reading: bool,
+}
+
+/// Spellings that count as `/login`, or are denied.
+const SPELLINGS: [&str; 121] = [
+    "/login",
+    "/login/",
+    "//login",
+    "///login",
+    "/./login",
+    "/././login",
+    "/x/../login",
+    "/x/y/../../login",
+    "/x//../login",
+    "/x/..//login",
+    "/.//login",
+    "/../login",
+    "/../../login",
+    "/login/.",
+    "/login/./",
+    "/login/x/..",
+    "/login/x/../",
+    "/login//",
+    "/login///",
+    "/health/../login",
+    "/account/../login",
+    "/%6cogin",
+    "/%6Cogin/",
+    "/l%6fgin",
+    "/lo%67in",
+    "/log%69n",
+    "/logi%6e",
+    "/%6c%6f%67%69%6e",
+    "/%6C%6F%67%69%6E",
+    "/x/%2e%2e/login",
+    "/x/%2E%2E/login",
+    "/x/.%2e/login",
+    "/x/%2e./login",
+    "/%2e/login",
+    "/%2e%2e/login",
+    "/login/%2e",
+    "/login/x/%2e%2e",
+    "/health/%2e%2e/login",
+    "/login%2f",
+    "/login%2F",
+    "/%2flogin",
+    "/%2Flogin",
+    "/%2f%2flogin",
+    "/x%2f..%2flogin",
+    "/x%2F%2e%2e%2Flogin",
+    "/x/..%2flogin",
+    "/x/%2e%2e%2flogin",
+    "/health%2f..%2flogin",
+    "/;/../login",
+    "/x;y/../login",
+    "/login?",
+    "/login??",
+    "/login?x=1",
+    "/login?a=b&c=d",
+    "/login?/health",
+    "/login?x=/../health",
+    "/login?next=http://x/",
+    "http://app.example.com/login",
+    "http://app.example.com//login",
+    "http://app.example.com/x/../login",
+    "http://app.example.com/%6cogin",
+    "http://other.example.com/login",
+    "HTTP://app.example.com/login",
+    "/login#",
+    "/login#x",
+    "/login#/../health",
+    "/login?x#y",
+    "/login%00",
+    "/login%00.png",
+    "/%00login",
+    "/login%09",
+    "/login%0a",
+    "/login%0d",
+    "/login%0d%0a",
+    "/login%0b",
+    "/login%1f",
+    "/login%7f",
+    "/login%c2%85",
+    "/login%c2%a0%00",
+    "/login\\",
+    "/x\\..\\login",
+    "/x\\../login",
+    "\\login",
+    "/login%5c",
+    "/%5clogin",
+    "/x%5c..%5clogin",
+    "/x%5C..%5Clogin",
+    "/x/..%5clogin",
+    "/x/..;/login",
+    "/x/..;x=1/login",
+    "/x/%2e%2e;/login",
+    "/x/..%3b/login",
+    "/x/..;/..;/login",
+    "/.;/login",
+    "/%c0%af..%c0%aflogin",
+    "/x/%c0%ae%c0%ae/login",
+    "/x%c0%af..%c0%aflogin",
+    "/login%c0%80",
+    "/%e0%80%aflogin",
+    "/login%ff",
+    "/login%fe%ff",
+    "/login%ed%a0%80",
+    "/caf%e9/../login",
+    "/%u006cogin",
+    "/l%u006fgin",
+    "/login%u002f",
+    "/login%",
+    "/login%2",
+    "/login%zz",
+    "/login%2g",
+    "/%256cogin",
+    "/%256Cogin",
+    "/%25%36%63ogin",
+    "/x/%252e%252e/login",
+    "/x/..%252flogin",
+    "/x%252f..%252flogin",
+    "/login%252f",
+    "/login%2500",
+    "/x%255c..%255clogin",
+    "/login%253bx",
+    "login",
+];
+
+/// The readings of some backends: without case, parameters, a suffix or last letters, or with a
+/// third decoding.
+const OWN_READINGS: [&str; 16] = [
+    "/Login",
+    "/LOGIN",
+    "/logI%6e",
+    "/login;x=1",
+    "/login;",
+    "/login;jsessionid=1/",
+    "/;x/login",
+    "/login%3bx=1",
+    "/login.json",
+    "/login.",
+    "/login..",
+    "/login%20",
+    "/%EF%BD%8Cogin",
+    "/log%C4%B1n",
+    "/login%E2%80%8B",
+    "/%25256cogin",
+];
+
+pub(crate) fn spellings() -> Vec<Spelling> {
+    let of = |method, is_own_reading| move |target: &&'static str| Spelling { method, target: *target, is_own_reading };
+    let same = SPELLINGS.iter().map(of("POST", false));
+    let methods = ["post", "Post", "POST,GET", "PO\tST", "P\u{d6}ST"].map(|method| of(method, false)(&"/login"));
+    let own = OWN_READINGS.iter().map(of("POST", true));
+    same.chain(methods).chain(own).collect()
+}
+
 /// One request, and the header that it adds.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
@@ -38,7 +201,7 @@ const ADDRESS_FIELDS: [&str; 18] = [
     "X-ProxyUser-Ip",
 ];
 
-const ADDRESSES: [&str; 9] = [
+const ADDRESSES: [&str; 16] = [
     "203.0.113.50",
     "203.0.113.51, 127.0.0.1",
     "127.0.0.1",
@@ -48,6 +211,13 @@ const ADDRESSES: [&str; 9] = [
     "::ffff:203.0.113.53",
     "unknown",
     "for=203.0.113.54",
+    "fe80::1%eth0",
+    "[fe80::1%25eth0]:443",
+    "203.0.113.55:65536",
+    "203.0.113.56\t",
+    "203.0.113.57,,",
+    ",",
+    "64:ff9b::203.0.113.58",
 ];
 
 const METHOD_FIELDS: [&str; 6] = [
