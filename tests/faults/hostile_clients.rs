@@ -233,15 +233,18 @@ attacks! {
 /// The payload of the pings of a node.
 const NODE_PING: &[u8] = &[0x3b, 0x7c, 0xdb, 0x7a, 0x0b, 0x87, 0x16, 0xb4];
 
-/// Sends `bytes` and then `more` each second, reads nothing, and connects again when the node ends
-/// the connection.
-async fn send_and_hold(address: String, bytes: Arc<[u8]>, more: Arc<[u8]>, sent: Arc<AtomicUsize>) {
+/// Bytes that a client sends first, and again after each pause.
+type Script = (Arc<[u8]>, Arc<[u8]>, Duration);
+
+/// Sends the bytes of a script, reads nothing, and connects again when the node ends the
+/// connection.
+async fn send_and_hold(address: String, (bytes, more, pause): Script, sent: Arc<AtomicUsize>) {
     loop {
         let Ok(mut stream) = TcpStream::connect(&address).await else { return };
+        sent.fetch_add(1, Ordering::Relaxed);
         let mut written = stream.write_all(&bytes).await;
         while written.is_ok() {
-            sent.fetch_add(1, Ordering::Relaxed);
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            tokio::time::sleep(pause).await;
             written = stream.write_all(&more).await;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -250,14 +253,14 @@ async fn send_and_hold(address: String, bytes: Arc<[u8]>, more: Arc<[u8]>, sent:
 
 /// An attack by clients that send `bytes`, and answer the pings of the node.
 fn attack_by_frames(name: &str, door: fn(&Doors) -> &String, bytes: &[u8]) {
-    let (bytes, more): (Arc<[u8]>, Arc<[u8]>) = ([&opening(), bytes].concat().into(), pong(NODE_PING).into());
-    attack(name, |doors, sent| send_and_hold(door(doors).clone(), bytes.clone(), more.clone(), sent));
+    let script: Script = ([&opening(), bytes].concat().into(), pong(NODE_PING).into(), Duration::from_secs(10));
+    attack(name, |doors, sent| send_and_hold(door(doors).clone(), script.clone(), sent));
 }
 
 /// An attack by clients that send `bytes`, then `more` each second.
 fn attack_by_commands(name: &str, bytes: Vec<u8>, more: &[u8]) {
-    let (bytes, more): (Arc<[u8]>, Arc<[u8]>) = (bytes.into(), more.into());
-    attack(name, |doors, sent| send_and_hold(doors.resp.clone(), bytes.clone(), more.clone(), sent));
+    let script: Script = (bytes.into(), more.into(), Duration::from_secs(1));
+    attack(name, |doors, sent| send_and_hold(doors.resp.clone(), script.clone(), sent));
 }
 
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
