@@ -1,7 +1,7 @@
 """The client for asyncio.
 
-A call of aiohttp costs more CPU time than the rest of a check. So this module writes requests and
-keeps connections itself, and httptools reads the answers. ADR 61 has the figures.
+With aiohttp the process of a FastAPI application needs a third more CPU time. So this module writes
+requests and keeps connections itself, and httptools reads the answers. ADR 61 has the figures.
 """
 
 from __future__ import annotations
