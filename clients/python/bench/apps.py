@@ -10,8 +10,8 @@ from fastapi import FastAPI, Request, Response
 from flask import Flask, request
 from limits.storage import storage_from_string
 
-import tollgate.limits
-from tollgate import AsyncClient, Client, asgi, wsgi
+import tollgate_limiter.limits
+from tollgate_limiter import AsyncClient, Client, asgi, wsgi
 
 VARIANT = os.environ["VARIANT"]
 REDIS = os.environ["REDIS_URL"]
@@ -106,4 +106,4 @@ def flask_app() -> Flask:
     return app
 
 
-assert tollgate.limits
+assert tollgate_limiter.limits

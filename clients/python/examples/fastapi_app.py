@@ -2,7 +2,7 @@
 
 from fastapi import FastAPI
 
-from tollgate.asgi import TollgateMiddleware
+from tollgate_limiter.asgi import TollgateMiddleware
 
 app = FastAPI()
 app.add_middleware(TollgateMiddleware, policy="per-ip")

@@ -2,7 +2,7 @@
 
 from flask import Flask
 
-from tollgate.wsgi import TollgateMiddleware
+from tollgate_limiter.wsgi import TollgateMiddleware
 
 app = Flask(__name__)
 app.wsgi_app = TollgateMiddleware(  # type: ignore[method-assign]

@@ -4,7 +4,7 @@ from flask import Flask
 from flask_limiter import Limiter
 from flask_limiter.util import get_remote_address
 
-import tollgate.limits  # noqa: F401  It registers tollgate://
+import tollgate_limiter.limits  # noqa: F401  It registers tollgate://
 
 app = Flask(__name__)
 limiter = Limiter(

@@ -5,7 +5,7 @@ from slowapi import Limiter, _rate_limit_exceeded_handler
 from slowapi.errors import RateLimitExceeded
 from slowapi.util import get_remote_address
 
-import tollgate.limits  # noqa: F401  It registers tollgate://
+import tollgate_limiter.limits  # noqa: F401  It registers tollgate://
 
 limiter = Limiter(
     key_func=get_remote_address,

@@ -14,15 +14,19 @@ import fastapi
 import flask
 import uvicorn
 from django.conf import settings
+from django.core.asgi import get_asgi_application
 from django.core.wsgi import get_wsgi_application
 from django.http import HttpResponse
+from django.test import override_settings
 from django.urls import path
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from werkzeug.serving import make_server
 
-from tollgate import AsyncClient, Client, asgi, wsgi
+from tollgate_limiter import AsyncClient, Client, asgi, wsgi
+from tollgate_limiter.fastapi import RateLimit
+from tollgate_limiter.flask import rate_limit
 
 from support import wait_until
 
@@ -52,6 +56,17 @@ def fastapi_app(**options: Any) -> Any:
     return app
 
 
+def depends_app(**options: Any) -> Any:
+    app = fastapi.FastAPI()
+    limit = fastapi.Depends(RateLimit(**options))
+
+    @app.get("/", response_class=PlainTextResponse, dependencies=[limit])
+    async def hello() -> str:
+        return "hello"
+
+    return app
+
+
 def flask_app(**options: Any) -> Any:
     app = flask.Flask(__name__)
 
@@ -63,16 +78,41 @@ def flask_app(**options: Any) -> Any:
     return app
 
 
+def flask_view(**options: Any) -> Any:
+    app = flask.Flask(__name__)
+
+    @app.get("/")
+    @rate_limit(**options)
+    def hello() -> flask.Response:
+        return flask.Response("hello", content_type="text/plain")
+
+    return app
+
+
 def django_app(**options: Any) -> Any:
     return wsgi.TollgateMiddleware(get_wsgi_application(), **options)
 
 
+def django_middleware(make: Callable[[], Any], **options: Any) -> Any:
+    middleware = ["tollgate_limiter.django.TollgateMiddleware"]
+    with override_settings(MIDDLEWARE=middleware, TOLLGATE=options):
+        return make()
+
+
+def django_wsgi(**options: Any) -> Any:
+    return django_middleware(get_wsgi_application, **options)
+
+
+def django_asgi(**options: Any) -> Any:
+    return django_middleware(get_asgi_application, **options)
+
+
 @contextlib.contextmanager
-def serve_asgi(app: Any) -> Iterator[str]:
+def serve_asgi(app: Any, loop_factory: Any = asyncio.new_event_loop) -> Iterator[str]:
     # By default uvicorn takes the address of a loopback peer from X-Forwarded-For.
-    config = uvicorn.Config(app, port=0, log_level="critical", proxy_headers=False, backlog=256)
+    config = uvicorn.Config(app, port=0, log_level="critical", proxy_headers=False, backlog=2048)
     server = uvicorn.Server(config)
-    loop = asyncio.new_event_loop()
+    loop = loop_factory()
     thread = threading.Thread(target=lambda: loop.run_until_complete(server.serve()), daemon=True)
     thread.start()
     wait_until(lambda: server.started, "uvicorn starts")
@@ -105,4 +145,8 @@ FRAMEWORKS: dict[str, tuple[Make, Serve, type[Client] | type[AsyncClient]]] = {
     "fastapi": (fastapi_app, serve_asgi, AsyncClient),
     "flask": (flask_app, serve_wsgi, Client),
     "django": (django_app, serve_wsgi, Client),
+    "fastapi depends": (depends_app, serve_asgi, AsyncClient),
+    "flask view": (flask_view, serve_wsgi, Client),
+    "django middleware": (django_wsgi, serve_wsgi, Client),
+    "django middleware on asgi": (django_asgi, serve_asgi, AsyncClient),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -86,15 +87,6 @@ class Node:
         self._directory.cleanup()
 
 
-def is_drain_served(node: Node) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", node.port)
-    body = json.dumps({"key": unique(), "cost": 0, "over": "drain"})
-    connection.request("POST", "/v1/check", body, {"content-type": "application/json"})
-    status = connection.getresponse().status
-    connection.close()
-    return status == 200
-
-
 class Silent:
     """Accepts connections and never answers."""
 
@@ -111,7 +103,9 @@ class Proxy:
 
     def __init__(self, port: int, lost: int = 0) -> None:
         self.calls: list[tuple[str, dict[str, str]]] = []
+        self.bodies: list[Any] = []
         self.connections = 0
+        self._open: list[socket.socket] = []
         self._port = port
         self._lost = lost
         self._lock = threading.Lock()
@@ -127,6 +121,7 @@ class Proxy:
                 super().setup()
                 with proxy._lock:
                     proxy.connections += 1
+                    proxy._open.append(self.connection)
 
             def do_POST(self) -> None:
                 proxy._forward(self)
@@ -149,6 +144,7 @@ class Proxy:
         body = handler.rfile.read(int(handler.headers.get("content-length", 0)))
         with self._lock:
             self.calls.append((handler.path, {k.lower(): v for k, v in handler.headers.items()}))
+            self.bodies.append(json.loads(body or b"null"))
             lose, self._lost = self._lost > 0, self._lost - 1
         node = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
         headers = {"content-type": "application/json"} if body else {}
@@ -165,6 +161,13 @@ class Proxy:
         handler.end_headers()
         handler.wfile.write(data)
 
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
+        """Also ends its connections."""
         self._server.shutdown()
         self._server.server_close()
+        for connection in self._open:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

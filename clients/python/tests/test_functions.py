@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tollgate import AsyncClient, Client, ProblemError, asgi, wsgi
+from tollgate_limiter import AsyncClient, Client, ProblemError, asgi, wsgi
 
 from support import Node, unique
 
@@ -62,7 +62,7 @@ class Run:
         try:
             await limited({**scope, "client": ("127.0.0.1", 1)}, None, send)  # type: ignore[arg-type]
         finally:
-            await asyncio.gather(*limited._drains)
+            await client.wait()
 
     def _wsgi(self, limited: wsgi.TollgateMiddleware) -> None:
         def start(status: str, headers: Any) -> None:
@@ -161,7 +161,7 @@ def test_log_gets_each_exception_of_a_drain(
     for _ in range(2):
         run = Run()(kind, node, policy="thousand", drain=divide_by_zero, on_error=None)
         assert (run.raised, run.statuses) == (None, [200])
-    assert [record.name for record in caplog.records] == ["tollgate"] * 2
+    assert [record.name for record in caplog.records] == ["tollgate_limiter"] * 2
     assert "ZeroDivisionError: test" in caplog.text
 
 

@@ -21,8 +21,8 @@ import slowapi.errors
 from limits.errors import ConfigurationError, StorageError
 from limits.storage import storage_from_string
 
-import tollgate.limits
-from tollgate import TollgateError
+import tollgate_limiter.limits
+from tollgate_limiter import TollgateError
 
 from apps import serve_asgi, serve_wsgi
 from support import Node, free_port, unique, wait_until
@@ -79,7 +79,7 @@ def test_fixed_window_counts_denials_as_limits_does(uri: str) -> None:
     storage = storage_from_string(uri)
     limiter, item, key = FIXED(storage), limits.parse("2 per minute"), unique()
     assert [limiter.hit(item, key) for _ in range(3)] == [True, True, False]
-    time.sleep(tollgate.limits.REMEMBER_SECONDS)
+    time.sleep(tollgate_limiter.limits.REMEMBER_SECONDS)
     assert storage.get(item.key_for(key)) == 3
     stats = limiter.get_window_stats(item, key)
     assert stats.remaining == 0
@@ -166,7 +166,7 @@ def test_unknown_option_is_named_beside_the_known_ones(option: str) -> None:
 
 
 def test_uri_has_nodes_policy_and_token() -> None:
-    options = tollgate.limits._options(
+    options = tollgate_limiter.limits._options(
         "tollgate+https://:a%40b@one:1,two:2/mine", {"deadline": "1"}
     )
     assert options.nodes == ["https://one:1", "https://two:2"]

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tollgate import AsyncClient, Client, asgi, wsgi
-from tollgate.keys import sendable
+from tollgate_limiter import AsyncClient, Client, asgi, wsgi
+from tollgate_limiter.limiter import sendable
 
 from apps import FRAMEWORKS
 from support import Node, unique

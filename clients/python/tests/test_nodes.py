@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tollgate import TollgateError
-from tollgate.nodes import AVOID_SECONDS, AttemptFailed, Attempts, Failure, Node, nodes
+from tollgate_limiter import TollgateError
+from tollgate_limiter.nodes import AVOID_SECONDS, AttemptFailed, Attempts, Failure, Node, nodes
 
 REFUSED, BROKEN, SILENT = (AttemptFailed(failure, "test") for failure in Failure)
 
@@ -29,15 +29,16 @@ def test_refused_call_goes_to_the_next_node_and_later_ones_avoid_the_first() -> 
 
 
 def test_each_node_gets_an_equal_share_of_the_deadline() -> None:
-    attempts = Attempts(two(), True, 101.0)
-    assert attempts.next(100.0) == (attempts.node, 100.5)
+    known = two()
+    attempts = Attempts(known, True, 101.0)
+    assert attempts.next(100.0) == (known[0], 0.5)
     attempts.failed(SILENT, 100.5)
-    assert attempts.next(100.5) == (attempts.node, 101.0)
+    assert attempts.next(100.5) == (known[1], 0.5)
 
 
 def test_call_that_must_not_repeat_waits_for_its_whole_deadline() -> None:
-    attempts = Attempts(two(), False, 101.0)
-    assert attempts.next(100.0) == (attempts.node, 101.0)
+    known = two()
+    assert Attempts(known, False, 101.0).next(100.0) == (known[0], 1.0)
 
 
 def test_broken_call_repeats_once_on_its_node_and_then_moves_on() -> None:
@@ -84,6 +85,21 @@ def test_late_node_that_answers_other_calls_is_not_avoided() -> None:
     assert asked(Attempts(known, True, 101.0), 100.6) == "one"
 
 
+def test_seconds_in_which_the_process_was_late_do_not_count() -> None:
+    attempts = Attempts(two()[:1], True, 101.0)
+    assert asked(attempts, 100.0) == "one"
+    attempts.failed(AttemptFailed(Failure.BROKEN, "test", late=2.0), 102.0)
+    assert asked(attempts, 102.0) == "one"
+
+
+def test_only_a_node_that_may_have_executed_the_call_makes_the_next_attempt_a_repetition() -> None:
+    for failure, is_repeated in ((REFUSED, False), (BROKEN, True), (SILENT, True)):
+        attempts = Attempts(two(), True, 101.0)
+        asked(attempts, 100.0)
+        attempts.failed(failure, 100.1)
+        assert attempts.is_repeated == is_repeated
+
+
 def test_no_attempt_begins_after_the_deadline() -> None:
     assert asked(Attempts(two(), True, 101.0), 101.0) is None
 
@@ -101,5 +117,5 @@ def test_wrong_url_is_rejected(url: str) -> None:
 
 def test_url_may_have_a_path_and_an_ipv6_address() -> None:
     node = nodes("http://[::1]:7070/limits/", None)[0]
-    assert (node.host, node.port, node.authority) == ("::1", 7070, "[::1]:7070")
-    assert node.prefix == "/limits"
+    assert (node.host, node.port) == ("::1", 7070)
+    assert (node.authority, node.prefix) == ("[::1]:7070", "/limits")

@@ -9,9 +9,9 @@ from typing import Any, Literal, TypedDict, Union, get_args, get_origin, get_typ
 import httpx
 import pytest
 
-from tollgate import types
+from tollgate_limiter import types
 
-from support import Node, is_drain_served
+from support import Node
 
 ANSWERS = {
     "CheckAnswer": types.CheckAnswer,
@@ -24,9 +24,6 @@ ANSWERS = {
     "Usage": types.Usage,
     "Violation": types.Violation,
 }
-# A node that does not serve `over` lacks these.
-DRAIN = {"Check": {"over"}, "Decision": {"owed"}, "CheckAnswer": {"owed"}, "Usage": {"owed"}}
-DRAIN |= {"RefundAnswer": {"owed"}, "QuotaState": {"charged"}}
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +32,12 @@ def document(node: Node) -> Any:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_answer_has_the_members_of_the_document(name: str, document: Any, node: Node) -> None:
+def test_answer_has_the_members_of_the_document(name: str, document: Any) -> None:
     schemas = document["components"]["schemas"]
     kind: Any = ANSWERS[name]
     required, members = shape(schemas[name], schemas)
     hints = get_type_hints(kind)
-    expected = set(members) | (set() if is_drain_served(node) else DRAIN.get(name, set()))
+    expected = set(members)
     assert set(hints) == expected
     without_default = {
         field.name
@@ -53,10 +50,10 @@ def test_answer_has_the_members_of_the_document(name: str, document: Any, node: 
         assert kinds_of(hints[member]) - absent == kinds_in(schema, schemas) - absent, member
 
 
-def test_check_has_the_members_of_the_document(document: Any, node: Node) -> None:
+def test_check_has_the_members_of_the_document_and_once(document: Any) -> None:
     schemas = document["components"]["schemas"]
     required, members = shape(schemas["Check"], schemas)
-    expected = set(members) | (set() if is_drain_served(node) else DRAIN["Check"])
+    expected = set(members) | {"once"}
     hints = get_type_hints(types.Check)
     assert set(hints) == expected
     assert types.Check.__required_keys__ == required

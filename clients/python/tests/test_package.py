@@ -34,17 +34,6 @@ def test_tool_finds_nothing(command: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_import_needs_no_other_package() -> None:
-    code = "import tollgate, tollgate.asgi, tollgate.wsgi, sys; print(*sys.path_importer_cache)"
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, 'src'); {code}"],
-        cwd=PACKAGE,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("name", ["fastapi_app", "flask_app", "flask_limiter_app", "slowapi_app"])
 def test_example_limits_its_requests(name: str) -> None:
     """The examples ask the default node."""

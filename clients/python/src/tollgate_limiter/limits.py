@@ -1,13 +1,8 @@
 """Storages for the library `limits`, and so for Flask-Limiter and slowapi.
 
-After `import tollgate.limits` they serve `tollgate://127.0.0.1:7070`. Each check brings the quota
-of its limit (`inline: true`), so the file of the node lists no limits:
-
-    policies:
-      limits: {algorithm: sliding-log, quotas: [1 per 1s], inline: true}
-      limits-fixed: {algorithm: fixed-window, anchor: first-hit, quotas: [1 per 1s], inline: true}
-
-`moving-window` counts under the first policy. `fixed-window` counts under the second one.
+After `import tollgate_limiter.limits` they serve `tollgate://127.0.0.1:7070`. Checks bring their
+quotas to two policies with `inline: true`: `limits` counts `moving-window`, and `limits-fixed`
+counts `fixed-window`.
 """
 
 from __future__ import annotations
@@ -19,18 +14,20 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from limits.aio.storage import MovingWindowSupport as AsyncMovingWindowSupport
-from limits.aio.storage import Storage as AsyncStorage
+from limits.aio.storage import (
+    MovingWindowSupport as AsyncMovingWindowSupport,
+    Storage as AsyncStorage,
+)
 from limits.errors import ConfigurationError
 from limits.limits import GRANULARITIES
 from limits.storage import MovingWindowSupport, Storage
 
 from .aio import AsyncClient
-from .client import Client
+from .base import BaseClient
+from .blocking import Client, run
 from .errors import TollgateError
-from .keys import sendable
-from .settings import DEFAULT_DEADLINE
-from .types import Decision
+from .limiter import sendable
+from .types import Check, Decision
 
 # Counts of fixed windows have no limit: `limits` counts denied hits too.
 UNLIMITED = 10**15
@@ -47,7 +44,7 @@ class _Options:
     fixed_policy: str = "limits-fixed"
     token: str | None = None
     ca_file: str | None = None
-    deadline: float = DEFAULT_DEADLINE
+    deadline: float | None = None
     on_failure: str = "raise"
 
     def client(self, kind: Callable[..., Any]) -> Any:
@@ -80,7 +77,7 @@ def _options(uri: str, options: dict[str, Any]) -> _Options:
             raise ConfigurationError(f"{parts.scheme} has no option {name}; it has {known}")
     read = _Options(nodes, **found)
     try:
-        read.deadline = float(read.deadline)
+        read.deadline = None if read.deadline is None else float(read.deadline)
     except (TypeError, ValueError):
         fault = f"deadline must be a number of seconds: {read.deadline}"
         raise ConfigurationError(fault) from None
@@ -99,7 +96,7 @@ class _Question:
     expiry: int
     cost: int = 0
 
-    def check(self) -> dict[str, Any]:
+    def check(self) -> Check:
         quota = f"{self.limit} per {self.expiry}s"
         key = sendable(self.key)
         return {"key": key, "policy": self.policy, "cost": self.cost, "quotas": [quota]}
@@ -108,8 +105,7 @@ class _Question:
         return _Question(self.policy, self.key, self.limit, self.expiry)
 
 
-@dataclass(slots=True)
-class _Count:
+class _Count(NamedTuple):
     """What a decision says: whether the hit counts, how many count, and when that ends."""
 
     allowed: bool
@@ -130,22 +126,43 @@ def _used(question: _Question, decision: Decision) -> int:
     return limit - decision.remaining
 
 
-class _Last(NamedTuple):
-    """The last decision of this thread or task."""
-
-    storage: int
-    question: _Question
-    answer: _Count
-    at: float
+# The last decision of this thread or task: its storage, its instant, and the count.
+_last: ContextVar[tuple[int, _Question, float, _Count] | None]
+_last = ContextVar("tollgate_last", default=None)
 
 
-_last: ContextVar[_Last | None] = ContextVar("tollgate_last", default=None)
+class _Counts:
+    """The counts of a storage on nodes. With a blocking client its methods never suspend."""
 
+    def __init__(self, kind: type[BaseClient], uri: str, options: dict[str, Any]) -> None:
+        self._options = _options(uri, options)
+        self._client: BaseClient = self._options.client(kind)
 
-class _Questions:
-    """What both storages share."""
+    async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        return limit > 0 and (await self._hit(self._moving(key, limit, expiry, amount))).allowed
 
-    _options: _Options
+    async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
+        if limit <= 0:
+            return time.time(), 0
+        question = self._moving(key, limit, expiry)
+        count = await self._look(question)
+        return (count.ends_at - expiry if count.used else time.time()), count.used
+
+    async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        return (await self._hit(self._fixed(key, expiry, amount))).used
+
+    async def get(self, key: str) -> int:
+        return (await self._look(self._fixed(key))).used
+
+    async def get_expiry(self, key: str) -> float:
+        return (await self._look(self._fixed(key))).ends_at
+
+    async def check(self) -> bool:
+        try:
+            await self._client._decide(self._moving("check", 1, 1).check())
+        except TollgateError:
+            return False
+        return True
 
     def _moving(self, key: str, limit: int, expiry: int, amount: int = 0) -> _Question:
         return _Question(self._options.policy, key, limit, expiry, amount)
@@ -154,30 +171,28 @@ class _Questions:
         expiry = expiry or _expiry(key)
         return _Question(self._options.fixed_policy, key, UNLIMITED, expiry, amount)
 
-    def _remember(self, question: _Question, count: _Count) -> _Count:
-        _last.set(_Last(id(self), question.peek(), count, time.monotonic()))
-        return count
+    async def _look(self, question: _Question) -> _Count:
+        if last := _last.get():
+            storage, asked, at, count = last
+            is_new = time.monotonic() - at <= REMEMBER_SECONDS
+            if is_new and (storage, asked) == (id(self), question):
+                return count
+        return await self._hit(question)
 
-    def _remembered(self, question: _Question) -> _Count | None:
-        last = _last.get()
-        if last is None or (last.storage, last.question) != (id(self), question):
-            return None
-        return last.answer if time.monotonic() - last.at <= REMEMBER_SECONDS else None
+    async def _hit(self, question: _Question) -> _Count:
+        try:
+            decision = await self._client._decide(question.check())
+        except TollgateError as error:
+            return self._without_node(question, error)
+        count = _count(question, decision)
+        _last.set((id(self), question.peek(), time.monotonic(), count))
+        return count
 
     def _without_node(self, question: _Question, error: TollgateError) -> _Count:
         if self._options.on_failure == "raise":
             raise error
         is_open = self._options.on_failure == "open"
         return _Count(is_open, question.cost if is_open else question.limit, time.time())
-
-    @property
-    def base_exceptions(self) -> type[Exception]:
-        return TollgateError
-
-
-def _window(question: _Question, count: _Count) -> tuple[float, int]:
-    now = time.time()
-    return (count.ends_at - question.expiry if count.used else now), count.used
 
 
 def _expiry(key: str) -> int:
@@ -192,50 +207,8 @@ def _expiry(key: str) -> int:
     return GRANULARITIES[name].GRANULARITY.seconds * int(multiples)
 
 
-class TollgateStorage(_Questions, Storage, MovingWindowSupport):
-    """The strategies `moving-window` and `fixed-window` on nodes of Tollgate."""
-
-    STORAGE_SCHEME = ["tollgate", "tollgate+https"]
-
-    def __init__(self, uri: str, wrap_exceptions: bool = False, **options: Any) -> None:
-        super().__init__(uri, wrap_exceptions=wrap_exceptions)
-        self._options = _options(uri, options)
-        self._client: Client = self._options.client(Client)
-
-    def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        return limit > 0 and self._hit(self._moving(key, limit, expiry, amount)).allowed
-
-    def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        if limit <= 0:
-            return time.time(), 0
-        question = self._moving(key, limit, expiry)
-        return _window(question, self._look(question))
-
-    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        return self._hit(self._fixed(key, expiry, amount)).used
-
-    def get(self, key: str) -> int:
-        return self._look(self._fixed(key)).used
-
-    def get_expiry(self, key: str) -> float:
-        return self._look(self._fixed(key)).ends_at
-
-    def _look(self, question: _Question) -> _Count:
-        return self._remembered(question) or self._hit(question)
-
-    def _hit(self, question: _Question) -> _Count:
-        try:
-            decision = self._client.check(**question.check())
-        except TollgateError as error:
-            return self._without_node(question, error)
-        return self._remember(question, _count(question, decision))
-
-    def check(self) -> bool:
-        try:
-            self._client.check(**self._moving("check", 1, 1).check())
-        except TollgateError:
-            return False
-        return True
+class _NoClear:
+    base_exceptions = TollgateError
 
     def reset(self) -> NoReturn:
         raise NotImplementedError(NO_CLEAR)
@@ -244,53 +217,39 @@ class TollgateStorage(_Questions, Storage, MovingWindowSupport):
         raise NotImplementedError(NO_CLEAR)
 
 
-class AsyncTollgateStorage(_Questions, AsyncStorage, AsyncMovingWindowSupport):
+class TollgateStorage(_NoClear, Storage, MovingWindowSupport):
+    """The strategies `moving-window` and `fixed-window` on nodes of Tollgate."""
+
+    STORAGE_SCHEME = ["tollgate", "tollgate+https"]
+
+    def __init__(self, uri: str, wrap_exceptions: bool = False, **options: Any) -> None:
+        super().__init__(uri, wrap_exceptions=wrap_exceptions)
+        self._counts = _Counts(Client, uri, options)
+
+    def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        return run(self._counts.acquire_entry(key, limit, expiry, amount))
+
+    def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
+        return run(self._counts.get_moving_window(key, limit, expiry))
+
+    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        return run(self._counts.incr(key, expiry, amount))
+
+    def get(self, key: str) -> int:
+        return run(self._counts.get(key))
+
+    def get_expiry(self, key: str) -> float:
+        return run(self._counts.get_expiry(key))
+
+    def check(self) -> bool:
+        return run(self._counts.check())
+
+
+class AsyncTollgateStorage(_NoClear, _Counts, AsyncStorage, AsyncMovingWindowSupport):
     """The same for the asynchronous strategies."""
 
     STORAGE_SCHEME = ["async+tollgate", "async+tollgate+https"]
 
     def __init__(self, uri: str, wrap_exceptions: bool = False, **options: Any) -> None:
-        super().__init__(uri, wrap_exceptions=wrap_exceptions)
-        self._options = _options(uri, options)
-        self._client: AsyncClient = self._options.client(AsyncClient)
-
-    async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        return limit > 0 and (await self._hit(self._moving(key, limit, expiry, amount))).allowed
-
-    async def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:
-        if limit <= 0:
-            return time.time(), 0
-        question = self._moving(key, limit, expiry)
-        return _window(question, await self._look(question))
-
-    async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        return (await self._hit(self._fixed(key, expiry, amount))).used
-
-    async def get(self, key: str) -> int:
-        return (await self._look(self._fixed(key))).used
-
-    async def get_expiry(self, key: str) -> float:
-        return (await self._look(self._fixed(key))).ends_at
-
-    async def _look(self, question: _Question) -> _Count:
-        return self._remembered(question) or await self._hit(question)
-
-    async def _hit(self, question: _Question) -> _Count:
-        try:
-            decision = await self._client.check(**question.check())
-        except TollgateError as error:
-            return self._without_node(question, error)
-        return self._remember(question, _count(question, decision))
-
-    async def check(self) -> bool:
-        try:
-            await self._client.check(**self._moving("check", 1, 1).check())
-        except TollgateError:
-            return False
-        return True
-
-    async def reset(self) -> NoReturn:
-        raise NotImplementedError(NO_CLEAR)
-
-    async def clear(self, key: str) -> NoReturn:
-        raise NotImplementedError(NO_CLEAR)
+        AsyncStorage.__init__(self, uri, wrap_exceptions=wrap_exceptions)
+        _Counts.__init__(self, AsyncClient, uri, options)

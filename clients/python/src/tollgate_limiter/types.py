@@ -17,14 +17,21 @@ class _Keyed(TypedDict):
 
 
 class Check(_Keyed, total=False):
-    """One question: may `key` spend `cost` under `policy`, now?"""
+    """One question: may `key` spend `cost` under `policy`, now?
+
+    `once` is no member of the API. The client replaces it by an id that serves repetitions only.
+    """
 
     policy: str | None
     cost: int | None
     meta: str | None
     id: str | None
+    id_ttl_ms: int | None
+    repeated: bool | None
+    look: bool | None
     quotas: list[str | dict[str, Any]] | None
     over: str | None
+    once: bool
 
 
 @dataclass(slots=True)
@@ -168,10 +175,7 @@ _NESTED: dict[str, Any] = {
 def read(kind: type[T], members: Mapping[str, Any]) -> T:
     """Builds `kind` from JSON. A required member that is missing is a `TypeError`."""
     names, nested = _plan(kind)  # type: ignore[arg-type]
-    if members.keys() <= names:
-        known = dict(members)
-    else:
-        known = {name: members[name] for name in names if name in members}
+    known = {name: value for name, value in members.items() if name in names}
     for name in nested:
         if value := known.get(name):
             part = _NESTED[name]

@@ -22,8 +22,11 @@ class Failure(enum.Enum):
 
 
 class AttemptFailed(Exception):
-    def __init__(self, failure: Failure, cause: object) -> None:
+    """`late` are the seconds of the attempt in which this process did not run."""
+
+    def __init__(self, failure: Failure, cause: object, late: float = 0.0) -> None:
         self.failure = failure
+        self.late = late
         super().__init__(f"{failure.value}: {cause}")
 
 
@@ -38,6 +41,8 @@ class Node:
     prefix: str
     avoid_until: float = 0.0
     answered_at: float = 0.0
+    # Whether the client compared its deadline with the timeout of the node.
+    compared: bool = False
 
     def claim(self, now: float) -> bool:
         """Whether a call may ask now. While a node fails, one call in `AVOID_SECONDS` may."""
@@ -57,61 +62,59 @@ class Node:
 class Attempts:
     """The attempts of one call, in the order of preference."""
 
-    __slots__ = ("_began", "_left", "_repeatable", "_repeated", "end", "last", "node")
-
     def __init__(self, nodes: Sequence[Node], repeatable: bool, end: float) -> None:
         self._left = list(nodes)
         self._repeatable = repeatable
-        self._repeated = False
         self._began = 0.0
-        self.end = end
-        self.node: Node | None = None
+        self._end = end
+        self._node: Node | None = None
         self.last: AttemptFailed | None = None
+        # Whether the next attempt is a second one on its node, and on a new connection.
+        self.is_second = False
+        # Whether a node may have executed the call.
+        self.is_repeated = False
 
     def next(self, now: float) -> tuple[Node, float] | None:
-        """The node to ask, and until when. None: the call failed."""
-        if now >= self.end:
+        """The node to ask, and for how long. None: the call failed."""
+        if now >= self._end:
             return None
-        if self.node is None and not self._advance(now):
+        if self._node is None and not self._advance(now):
             return None
-        assert self.node is not None
+        assert self._node is not None
         self._began = now
         if not self._repeatable:
-            return self.node, self.end
+            return self._node, self._end - now
         others = sum(now >= node.avoid_until for node in self._left)
-        return self.node, now + (self.end - now) / (1 + others)
+        return self._node, (self._end - now) / (1 + others)
 
     def _advance(self, now: float) -> bool:
         while self._left:
             node = self._left.pop(0)
             if node.claim(now):
-                self.node = node
+                self._node = node
                 return True
         return False
 
     def failed(self, error: AttemptFailed, now: float) -> None:
-        node, self.last = self.node, error
+        node, self.last = self._node, error
         assert node is not None
-        if error.failure is Failure.BROKEN and not self._repeated:
-            self._repeated = True
+        self._end += error.late
+        if error.failure is not Failure.REFUSED:
+            self.is_repeated = True
             if not self._repeatable:
-                self._stop()
-            return
+                self._left.clear()
+        if error.failure is Failure.BROKEN and not self.is_second:
+            self.is_second = True
+            if self._repeatable:
+                return
         # A node that answers other calls is only late.
-        if error.failure is not Failure.SILENT or node.answered_at < self._began:
+        elif error.failure is not Failure.SILENT or node.answered_at < self._began:
             node.avoid(now)
-        self.node = None
-        if error.failure is not Failure.REFUSED and not self._repeatable:
-            self._stop()
-
-    def _stop(self) -> None:
-        self.node, self._left = None, []
+        self._node = None
 
     @property
     def reason(self) -> str:
-        if self.last is not None:
-            return str(self.last)
-        return "every node failed within the last half second"
+        return str(self.last or "every node failed within the last half second")
 
 
 def nodes(urls: str | Iterable[str], ca_file: str | None) -> list[Node]:

@@ -1,0 +1,251 @@
+"""The client for asyncio.
+
+With aiohttp the process of a FastAPI application needs a third more CPU time. So this module writes
+requests and keeps connections itself, and httptools reads the answers. ADR 61 has the figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from httptools import HttpParserError, HttpResponseParser
+
+from .base import BaseClient
+from .calls import MAX_COALESCED, Call, Decide, Result, Shared
+from .nodes import AttemptFailed, Failure, Node
+
+PARTS = 10
+# How long the end of a client waits for drains and refunds.
+WAIT_SECONDS = 10.0
+
+
+class AsyncClient(BaseClient):
+    __doc__ = f"""{BaseClient.__doc__}
+    Tasks share one client, and event loops too. Checks of one turn of a loop share a call.
+    """
+
+    check = BaseClient._check
+    check_batch = BaseClient._check_batch
+    check_all = BaseClient._check_all
+    refund = BaseClient._refund
+    usage = BaseClient._usage
+    reset = BaseClient._reset
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._parts: dict[asyncio.AbstractEventLoop, _LoopPart] = {}
+
+    def _part(self) -> _LoopPart:
+        loop = asyncio.get_running_loop()
+        part = self._parts.get(loop)
+        if part is None:
+            with self._lock:
+                for other in [other for other in self._parts if other.is_closed()]:
+                    del self._parts[other]
+                part = self._parts[loop] = _LoopPart(loop, self._fields)
+        return part
+
+    async def _share(self, one: Shared) -> Result:
+        is_shareable = self._coalesce and not one.is_large
+        return await self._part().share(one, is_shareable, self._decide_together)
+
+    async def _exchange(
+        self, node: Node, call: Call[Any], body: bytes, seconds: float, fresh: bool
+    ) -> tuple[int, bytes]:
+        return await self._part().exchange(node, call, body, seconds, fresh)
+
+    def _later(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._part().start(coroutine)
+
+    async def wait(self) -> None:
+        """Waits for what goes on beside the callers in the running loop, such as drains."""
+        tasks, end = self._part().tasks, time.monotonic() + WAIT_SECONDS
+        while tasks and (left := end - time.monotonic()) > 0:
+            await asyncio.wait(tasks, timeout=left)
+
+    async def close(self) -> None:
+        """Waits, and closes the connections of the running loop."""
+        await self.wait()
+        with self._lock:
+            part = self._parts.pop(asyncio.get_running_loop())
+        for connection in itertools.chain(*part.idle.values()):
+            connection.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    one: Shared
+    result: asyncio.Future[Result]
+
+
+class _LoopPart:
+    """Connections, tasks and waiting checks belong to one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fields: dict[str, str]) -> None:
+        self.loop = loop
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._waiting: list[_Waiting] = []
+        self.idle: defaultdict[Node, list[_Connection]] = defaultdict(list)
+        self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+
+    # ---- checks --------------------------------------------------------------------------------
+
+    async def share(self, one: Shared, is_shareable: bool, decide: Decide) -> Result:
+        """The check goes on without its caller. Otherwise callers that leave would not count."""
+        waiting = _Waiting(one, self.loop.create_future())
+        if not is_shareable:
+            self.start(self._answer([waiting], decide))
+        else:
+            # A timer would wait longer: the selectors of asyncio round up to a millisecond.
+            if not self._waiting:
+                self.loop.call_soon(self._flush, decide)
+            self._waiting.append(waiting)
+        return await waiting.result
+
+    def _flush(self, decide: Decide) -> None:
+        waiting, self._waiting = self._waiting, []
+        for start in range(0, len(waiting), MAX_COALESCED):
+            self.start(self._answer(waiting[start : start + MAX_COALESCED], decide))
+
+    async def _answer(self, share: list[_Waiting], decide: Decide) -> None:
+        try:
+            results = await decide([waiting.one for waiting in share])
+        except asyncio.CancelledError:
+            for waiting in share:
+                waiting.result.cancel()
+            raise
+        for waiting, result in zip(share, results, strict=True):
+            if not waiting.result.done():
+                waiting.result.set_result(result)
+
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    # ---- nodes ---------------------------------------------------------------------------------
+
+    async def exchange(
+        self, node: Node, call: Call[Any], body: bytes, seconds: float, fresh: bool
+    ) -> tuple[int, bytes]:
+        """Ends after `seconds` in which the loop ran.
+
+        The seconds have parts. A part that ends late counts as if it were not. So a loop that
+        other tasks block still reads the answer.
+        """
+        began, part, passed, idle = time.monotonic(), seconds / PARTS, 0, self.idle[node]
+        connection: _Connection | None = None
+        task: Any = asyncio.current_task()
+        timer = self.loop.call_later(part, lambda: tick())
+
+        def tick() -> None:
+            nonlocal passed, timer
+            passed += 1
+            timer = self.loop.call_later(part, tick)
+            if passed >= PARTS and not (connection and connection.is_answered()):
+                task.cancel()
+
+        try:
+            while idle and (fresh or not idle[-1].is_open):
+                idle.pop().close()
+            connection = idle.pop() if idle else await self._connect(node)
+            reply = await connection.exchange(self._request(node, call, body))
+        except AttemptFailed as caught:
+            error = caught
+        except asyncio.CancelledError:
+            if passed < PARTS or getattr(task, "uncancel", int)():
+                raise
+            failure = Failure.SILENT if connection else Failure.REFUSED
+            error = AttemptFailed(failure, "no answer in time")
+        else:
+            if connection.is_open:
+                idle.append(connection)
+            return reply
+        finally:
+            timer.cancel()
+        error.late = max(0.0, time.monotonic() - began - (passed + 1) * part)
+        raise error
+
+    async def _connect(self, node: Node) -> _Connection:
+        name = node.host if node.tls else None
+        try:
+            _, connection = await self.loop.create_connection(
+                _Connection, node.host, node.port, ssl=node.tls, server_hostname=name
+            )
+        except OSError as error:
+            raise AttemptFailed(Failure.REFUSED, error) from error
+        return connection
+
+    def _request(self, node: Node, call: Call[Any], body: bytes) -> bytes:
+        trace = f"traceparent: {call.traceparent}\r\n" if call.traceparent else ""
+        length = f"content-length: {len(body)}\r\n" if body else ""
+        line = f"{call.method} {node.prefix}{call.path} HTTP/1.1\r\nhost: {node.authority}\r\n"
+        return f"{line}{self._fields}{trace}{length}\r\n".encode() + body
+
+
+class _Connection(asyncio.Protocol):
+    """A connection for one call at a time."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self._reply: asyncio.Future[tuple[int, bytes]] | None = None
+
+    async def exchange(self, request: bytes) -> tuple[int, bytes]:
+        self._reply = asyncio.get_running_loop().create_future()
+        self._parser, self._body = HttpResponseParser(self), b""
+        self._transport.write(request)
+        try:
+            return await self._reply
+        except (Exception, asyncio.CancelledError):
+            self.close()
+            raise
+        finally:
+            self._reply = None
+
+    def is_answered(self) -> bool:
+        return self._reply is None or self._reply.done()
+
+    def close(self) -> None:
+        self.is_open = False
+        self._transport.abort()
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_open = False
+        self._fail(error or "the node closed the connection")
+
+    def data_received(self, data: bytes) -> None:
+        if self._reply is None:
+            self.close()
+            return
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError as error:
+            self._fail(error)
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        self.is_open = self.is_open and self._parser.should_keep_alive()
+        if self._reply is not None and not self.is_answered():
+            self._reply.set_result((self._parser.get_status_code(), self._body))
+
+    def _fail(self, cause: object) -> None:
+        if self._reply is not None and not self.is_answered():
+            self._reply.set_exception(AttemptFailed(Failure.BROKEN, cause))

@@ -1,0 +1,295 @@
+"""Both clients: which calls they have, which node a call asks, and what a failure means.
+
+The code is asynchronous, but waits only in the methods that a client adds. Those of the blocking
+client never suspend.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+from . import calls
+from .calls import Call, Result, Shared
+from .denials import Denials
+from .errors import ProblemError, TollgateError, Unavailable
+from .nodes import AttemptFailed, Attempts, Failure, Node, nodes as read_nodes
+from .types import Check, CheckAnswer, RefundAnswer, TogetherAnswer, Usage
+
+T = TypeVar("T")
+
+DEFAULT_NODE = "http://127.0.0.1:7070"
+# Three times the default timeout of a node's store, so that the node answers first.
+NODE_SECONDS = 0.3
+MAX_DEFAULT_DEADLINE = 1.0
+# A day. Timers of the system end at some weeks.
+MAX_DEADLINE = 86_400.0
+# An id of `once` outlives the last repetition by this.
+ID_TTL_MS = 10_000
+COMPARE_SECONDS = 5.0
+MAX_NOTICES = 32
+
+log = logging.getLogger("tollgate_limiter")
+
+
+class BaseClient(ABC):
+    """Asks nodes of Tollgate.
+
+    `nodes` are URLs in the order of preference. `deadline` is in seconds, for a whole call. By
+    default each node has 0.3 s, and all together at most 1 s. With `retry` a check that lost its
+    answer goes out once more. With `coalesce` concurrent checks share calls. For `denial_cache`
+    seconds the client repeats a final denial of a node by itself; 0 turns that off.
+
+    Calls raise `Unavailable` without an answer, and `ProblemError` if a node rejects them.
+    """
+
+    def __init__(
+        self,
+        nodes: str | Iterable[str] = DEFAULT_NODE,
+        *,
+        deadline: float | None = None,
+        token: str | None = None,
+        ca_file: str | None = None,
+        retry: bool = True,
+        coalesce: bool = True,
+        denial_cache: float = 1.0,
+    ) -> None:
+        self._nodes = read_nodes(nodes, ca_file)
+        if deadline is None:
+            deadline = min(NODE_SECONDS * len(self._nodes), MAX_DEFAULT_DEADLINE)
+        if not 0 < deadline <= MAX_DEADLINE:
+            bounds = f"more than 0 and at most {MAX_DEADLINE:.0f} seconds"
+            raise TollgateError(f"`deadline` must be {bounds}, not {deadline}")
+        if not 0 <= denial_cache <= MAX_DEADLINE:
+            bounds = f"from 0 to {MAX_DEADLINE:.0f} seconds"
+            raise TollgateError(f"`denial_cache` must be {bounds}, not {denial_cache}")
+        if token is not None and not all("!" <= letter <= "~" for letter in token):
+            raise TollgateError("`token` must be visible ASCII characters (0x21 to 0x7e)")
+        self._deadline = deadline
+        self._retry = retry
+        self._coalesce = coalesce
+        self._denials = Denials(denial_cache)
+        self._noticed: set[str] = set()
+        self._fields = {"user-agent": "tollgate-python", "content-type": "application/json"}
+        if token:
+            self._fields["authorization"] = f"Bearer {token}"
+        self._start()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Makes what carries the calls."""
+
+    # ---- calls ---------------------------------------------------------------------------------
+
+    async def _check(
+        self,
+        key: str,
+        policy: str | None = None,
+        cost: int | None = None,
+        *,
+        meta: str | None = None,
+        id: str | None = None,
+        id_ttl_ms: int | None = None,
+        repeated: bool | None = None,
+        look: bool | None = None,
+        quotas: list[str | dict[str, Any]] | None = None,
+        over: str | None = None,
+        once: bool = False,
+        traceparent: str | None = None,
+    ) -> CheckAnswer:
+        """May `key` spend `cost` under `policy`, now? `look` asks without a charge.
+
+        Without an id a repetition after a lost answer may charge twice. With `once` it does not.
+        An asynchronous check that is cancelled counts all the same.
+        """
+        check: Check = {"key": key, "policy": policy, "cost": cost, "meta": meta, "id": id}
+        check |= {"id_ttl_ms": id_ttl_ms, "repeated": repeated, "look": look}
+        check |= {"quotas": quotas, "over": over, "once": once}
+        return await self._decide(check, traceparent)
+
+    async def _check_batch(self, checks: Sequence[Check]) -> list[CheckAnswer | ProblemError]:
+        """Decides each of 1 to 1000 checks alone. A rejected one is returned as its problem."""
+        sent, places = time.monotonic(), [self._denials.place(check) for check in checks]
+        found: list[Any] = [
+            self._denials.find(place, check, sent)
+            for place, check in zip(places, checks, strict=True)
+        ]
+        asked = [number for number, answer in enumerate(found) if answer is None]
+        if not asked and checks:
+            return found
+        share = [Shared.of(self._with_id(checks[number])) for number in asked]
+        try:
+            answers: list[Any] = await self._send(calls.check_batch(share, self._retry))
+        except Unavailable:
+            now = time.monotonic()
+            stale = ((places[number], checks[number]) for number in asked)
+            answers = [self._denials.find(*one, now, stale=True) for one in stale]
+            if None in answers:
+                raise
+        for number, answer in zip(asked, answers, strict=True):
+            found[number] = answer
+            if isinstance(answer, CheckAnswer):
+                self._denials.learn(places[number], answer, sent)
+        return found
+
+    async def _check_all(self, checks: Sequence[Check]) -> TogetherAnswer:
+        """Charges all of 1 to 16 checks or none. The client never repeats this call."""
+        return await self._send(calls.check_all(checks))
+
+    async def _refund(
+        self, key: str, policy: str | None = None, *, cost: int | None = None, id: str | None = None
+    ) -> RefundAnswer:
+        """Gives the charge of `id` back, or `cost` units. Only the first one may repeat."""
+        try:
+            return await self._send(calls.refund(key, policy, cost, id))
+        finally:
+            self._denials.forget(policy, key)
+
+    async def _usage(
+        self, key: str, policy: str | None = None, *, cost: int | None = None
+    ) -> Usage:
+        """The decision for cost 0, or for `cost`, without a charge."""
+        return await self._send(calls.usage("GET", key, policy, cost))
+
+    async def _reset(self, key: str, policy: str | None = None) -> Usage:
+        """Forgets the counts. If the node has tokens, it needs one of an administrator."""
+        try:
+            return await self._send(calls.usage("DELETE", key, policy))
+        finally:
+            self._denials.forget(policy, key)
+
+    # ---- checks --------------------------------------------------------------------------------
+
+    async def _decide(self, check: Check, traceparent: str | None = None) -> CheckAnswer:
+        place, sent = self._denials.place(check), time.monotonic()
+        if known := self._denials.find(place, check, sent):
+            return known
+        try:
+            result = await self._share(Shared.of(self._with_id(check), traceparent))
+            if isinstance(result, TollgateError):
+                raise result
+        except Unavailable:
+            if known := self._denials.find(place, check, time.monotonic(), stale=True):
+                return known
+            raise
+        self._denials.learn(place, result, sent)
+        return result
+
+    def _with_id(self, check: Check) -> Check:
+        """The id of `once` lives until the last repetition has come."""
+        if not check.get("once") or check.get("look"):
+            return check
+        ttl = min(math.ceil(self._deadline * 1000) + ID_TTL_MS, int(MAX_DEADLINE * 1000))
+        id = check.get("id") or uuid.uuid4().hex
+        return {**check, "id": id, "id_ttl_ms": check.get("id_ttl_ms") or ttl}
+
+    @abstractmethod
+    async def _share(self, one: Shared) -> Result:
+        """Decides a check, perhaps in one call with others."""
+
+    async def _decide_together(self, share: Sequence[Shared]) -> list[Result]:
+        """One call for all. If a node rejects it for a faulty check, each goes alone."""
+        began = time.monotonic()
+        if len(share) > 1:
+            try:
+                return await self._send(calls.check_batch(share, self._retry), began)
+            except TollgateError as error:
+                if not (isinstance(error, ProblemError) and error.is_bad_check):
+                    return [error] * len(share)
+        results: list[Result] = []
+        for one in share:
+            try:
+                answer = await self._send(calls.check(one, self._retry), began)
+                results.append(answer)
+            except TollgateError as error:
+                results.append(error)
+        return results
+
+    # ---- nodes ---------------------------------------------------------------------------------
+
+    async def _send(self, call: Call[T], began: float | None = None) -> T:
+        end = (time.monotonic() if began is None else began) + self._deadline
+        attempts = Attempts(self._nodes, call.repeatable, end)
+        while (attempt := attempts.next(time.monotonic())) is not None:
+            node, seconds = attempt
+            body = call.again if attempts.is_repeated else call.body
+            try:
+                reply = await self._exchange(node, call, body, seconds, attempts.is_second)
+            except AttemptFailed as error:
+                attempts.failed(error, time.monotonic())
+                if error.failure is Failure.SILENT and not node.compared:
+                    node.compared = True
+                    self._later(self._compare(node, seconds))
+                continue
+            node.answered(time.monotonic())
+            return self._noticing(call, *reply)
+        raise Unavailable(attempts.reason) from attempts.last
+
+    @abstractmethod
+    async def _exchange(
+        self, node: Node, call: Call[Any], body: bytes, seconds: float, fresh: bool
+    ) -> tuple[int, bytes]:
+        """The status and the body of the answer, or raises `AttemptFailed`.
+
+        `fresh` asks for a new connection.
+        """
+
+    @abstractmethod
+    def _later(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Runs `coroutine` beside the caller."""
+
+    # ---- mistakes ------------------------------------------------------------------------------
+
+    def notice(self, mistake: str, text: str) -> None:
+        """Warns of each mistake once."""
+        if mistake not in self._noticed and len(self._noticed) < MAX_NOTICES:
+            self._noticed.add(mistake)
+            log.warning(text)
+
+    def _noticing(self, call: Call[T], status: int, body: bytes) -> T:
+        try:
+            answer = call.answer(status, body)
+        except ProblemError as error:
+            self._notice_problem(error)
+            raise
+        if isinstance(answer, list):
+            for result in answer:
+                if isinstance(result, ProblemError):
+                    self._notice_problem(result)
+        return answer
+
+    def _notice_problem(self, error: ProblemError) -> None:
+        problem = error.problem
+        if error.name == "unknown-policy":
+            text = (
+                f"{problem.detail} (the node has {', '.join(problem.known)}): set `policy` to one "
+            )
+            self.notice(
+                problem.detail, f"{text}of the node's. Until then its checks get no decision"
+            )
+        elif problem.status in (401, 403):
+            self.notice(
+                "token", "the node refused the token: set `token` to a check token of the node"
+            )
+
+    async def _compare(self, node: Node, seconds: float) -> None:
+        """A deadline below the node's timeout ends before the node's fallback answers."""
+        call: Call[Any] = Call("GET", "/health/ready", lambda members: members)
+        try:
+            _, body = await self._exchange(node, call, b"", COMPARE_SECONDS, True)
+            timeout = json.loads(body)["timeout_ms"]
+            if timeout >= seconds * 1000:
+                deadline, enough = self._deadline * 1000, 2 * timeout * len(self._nodes)
+                self.notice(
+                    "deadline",
+                    f"the deadline of {deadline:.0f} ms is not above the node's timeout of "
+                    f"{timeout} ms: set `deadline` to at least {enough / 1000} seconds",
+                )
+        except (AttemptFailed, ValueError, TypeError, KeyError):
+            node.compared = False

@@ -1,0 +1,162 @@
+"""The calls of the API as bytes, and their answers as types."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote, urlencode
+
+from .errors import ProblemError, TollgateError, Unavailable, bad_key, too_large
+from .types import Check, CheckAnswer, Problem, RefundAnswer, TogetherAnswer, Usage, read
+
+# The largest body that a node reads. It closes the connection of a longer call before its end.
+MAX_CALL_BYTES = 1024 * 1024
+MAX_COALESCED = 100
+# A longer check has a fault, and a node may reject a call for the sum of its bytes.
+MAX_SHARED_BYTES = 8 * 1024
+
+T = TypeVar("T")
+Result = CheckAnswer | TollgateError
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+# `json.loads` guesses the encoding of bytes first.
+_decode = json.JSONDecoder().decode
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+Decide = Callable[[Sequence["Shared"]], Awaitable[list[Result]]]
+
+
+@dataclass(slots=True)
+class Call(Generic[T]):
+    """`repeatable`: it may go to a node that has perhaps executed it. `again` is its body then."""
+
+    method: str
+    path: str
+    read: Callable[[Any], T]
+    body: bytes = b""
+    again: bytes = b""
+    repeatable: bool = True
+    traceparent: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.path) + len(self.body) > MAX_CALL_BYTES:
+            raise too_large(MAX_CALL_BYTES)
+
+    def answer(self, status: int, body: bytes) -> T:
+        """The answer, or raises its problem."""
+        try:
+            members = _decode(body.decode())
+        except ValueError as error:
+            if status == 200:
+                raise Unavailable("the answer is none of a node: it is not JSON") from error
+            members = None
+        if status != 200:
+            raise problem_error(members, status)
+        try:
+            return self.read(members)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise Unavailable(f"the answer is none of a node: {error}") from error
+
+
+@dataclass(slots=True)
+class Shared:
+    """One check as bytes, which may share a call. `again` are those of a repetition."""
+
+    body: bytes
+    again: bytes
+    traceparent: str | None = None
+
+    @classmethod
+    def of(cls, check: Check, traceparent: str | None = None) -> Shared:
+        members = {name: value for name, value in check.items() if value is not None}
+        is_marked = members.pop("once", False) and "id" in members and "repeated" not in members
+        body = again = _utf8(_encode(members))
+        if is_marked:
+            again = body[:-1] + b',"repeated":true}'
+        # Any other text could add fields to the request.
+        is_trace = traceparent and _TRACEPARENT.fullmatch(traceparent)
+        return cls(body, again, traceparent if is_trace else None)
+
+    @property
+    def is_large(self) -> bool:
+        return len(self.body) > MAX_SHARED_BYTES
+
+
+def check(one: Shared, repeatable: bool) -> Call[CheckAnswer]:
+    return Call(
+        "POST",
+        "/v1/check",
+        partial(read, CheckAnswer),
+        one.body,
+        one.again,
+        repeatable,
+        one.traceparent,
+    )
+
+
+def check_batch(share: Sequence[Shared], repeatable: bool) -> Call[list[Result]]:
+    """One call of them all, with the first traceparent."""
+
+    def results(members: Any) -> list[Result]:
+        found = [_result(place, item) for place, item in enumerate(members["results"])]
+        if len(found) != len(share):
+            raise TypeError(f"{len(found)} results for {len(share)} checks")
+        return found
+
+    body, again = _list(one.body for one in share), _list(one.again for one in share)
+    trace = next((one.traceparent for one in share if one.traceparent), None)
+    return Call("POST", "/v1/check/batch", results, body, again, repeatable, trace)
+
+
+def _result(place: int, item: Any) -> Result:
+    if "error" not in item:
+        return read(CheckAnswer, item)
+    error = problem_error(item["error"], 500)
+    for fault in error.problem.violations:
+        fault.pointer = fault.pointer.removeprefix(f"/checks/{place}")
+    return error
+
+
+def check_all(checks: Sequence[Check]) -> Call[TogetherAnswer]:
+    body = _list(Shared.of(check).body for check in checks)
+    return Call("POST", "/v1/check/all", partial(read, TogetherAnswer), body, repeatable=False)
+
+
+def refund(key: str, policy: str | None, cost: int | None, id: str | None) -> Call[RefundAnswer]:
+    members = {"key": key, "policy": policy, "cost": cost, "id": id}
+    body = _utf8(_encode({name: value for name, value in members.items() if value is not None}))
+    return Call(
+        "POST", "/v1/refund", partial(read, RefundAnswer), body, body, repeatable=id is not None
+    )
+
+
+def usage(method: str, key: str, policy: str | None, cost: int | None = None) -> Call[Usage]:
+    query = {"key": key, "policy": policy, "cost": cost}
+    known = {name: value for name, value in query.items() if value is not None}
+    path = f"/v1/usage?{urlencode(known, quote_via=quote)}"
+    return Call(method, path, partial(read, Usage))
+
+
+def problem_error(members: Any, status: int) -> ProblemError:
+    try:
+        return ProblemError(read(Problem, members))
+    except (TypeError, AttributeError):
+        title = "No problem document"
+        return ProblemError(Problem("about:blank", title, status, f"the status is {status}"))
+
+
+def _list(bodies: Iterable[bytes]) -> bytes:
+    return b'{"checks":[%b]}' % b",".join(bodies)
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        fault = "must be valid Unicode, without half of a surrogate pair"
+        raise bad_key(fault) from None

@@ -1,0 +1,110 @@
+"""The fields and the body that a decision gives a response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from json import dumps
+from typing import Any
+
+from .types import Decision
+
+IANA = "https://iana.org/assignments/http-problem-types#"
+REDUCED_CAPACITY = "Request cannot be satisfied due to temporary server capacity constraints"
+# One below the largest limit: the largest integer of RFC 9651.
+MAX_INTEGER = 999_999_999_999_999
+
+Fields = list[tuple[str, str]]
+
+
+@dataclass(slots=True)
+class Refusal:
+    """A whole response."""
+
+    status: int
+    headers: Fields
+    body: bytes
+
+
+def quota_fields(decision: Decision, headers: Iterable[tuple[str, str]] = ()) -> Fields:
+    """`RateLimit-Policy` and `RateLimit`, as the node writes them for a single check.
+
+    `headers` are those that the response has. A name of a quota in them gets its policy in front.
+    """
+    if decision.quota is None:
+        return []
+    latest = _seconds(decision.retry_after_ms or 0)
+    if decision.allowed or decision.retry_after_ms is None:
+        latest = MAX_INTEGER
+
+    present = [value for field, value in headers if field.lower().startswith("ratelimit")]
+
+    def item(name: str, left: str, amount: int, right: str, span: int) -> str:
+        is_taken = present and any(f'"{name}";' in value for value in present)
+        prefix = f"{decision.policy}/" if is_taken else ""
+        return f'"{prefix}{name}";{left}={min(amount, MAX_INTEGER)};{right}={span}'
+
+    if not decision.quotas:
+        reset = min(_seconds(decision.reset_after_ms or 0), latest)
+        return [("ratelimit", item(decision.quota, "r", decision.remaining or 0, "t", reset))]
+    policies = [item(q.name, "q", q.limit, "w", _seconds(q.window_ms)) for q in decision.quotas]
+    states = [
+        item(q.name, "r", q.remaining, "t", min(_seconds(q.reset_after_ms), latest))
+        for q in decision.quotas
+    ]
+    return [("ratelimit-policy", ", ".join(policies)), ("ratelimit", ", ".join(states))]
+
+
+def denial(decision: Decision, status: int, body: str | bytes | dict[str, Any] | None) -> Refusal:
+    """`body` None is a problem document (RFC 9457)."""
+    headers = quota_fields(decision)
+    if decision.retry_after_ms is not None:
+        headers.append(("retry-after", str(max(1, _seconds(decision.retry_after_ms)))))
+    if body is None:
+        return _problem(status, headers, **_members(decision))
+    if isinstance(body, dict):
+        return _refusal(status, headers, "application/json", dumps(body).encode())
+    body = body.encode() if isinstance(body, str) else body
+    return _refusal(status, headers, "text/plain; charset=utf-8", body)
+
+
+def _members(decision: Decision) -> dict[str, Any]:
+    retry = decision.retry_after_ms
+    if decision.reason == "deny_listed":
+        return {"type": "urn:tollgate:problem:deny-listed", "title": "Denied by a list"}
+    if decision.reason == "store_unavailable":
+        kind = IANA + "temporary-reduced-capacity"
+        return {"type": kind, "title": REDUCED_CAPACITY, "retry_after_ms": retry}
+    return {
+        "type": IANA + "quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "violated-policies": [decision.quota] if decision.quota else [],
+        "retry_after_ms": retry,
+    }
+
+
+def no_decision() -> Refusal:
+    kind, retry = IANA + "temporary-reduced-capacity", ("retry-after", "1")
+    return _problem(503, [retry], type=kind, title=REDUCED_CAPACITY, retry_after_ms=1000)
+
+
+def bad_request(detail: str) -> Refusal:
+    kind, title = (
+        "urn:tollgate:problem:invalid-request",
+        "The rate limiter cannot count this request",
+    )
+    return _problem(400, [], type=kind, title=title, detail=detail)
+
+
+def _problem(status: int, headers: Fields, **members: Any) -> Refusal:
+    document = dumps({**members, "status": status}).encode()
+    return _refusal(status, headers, "application/problem+json", document)
+
+
+def _refusal(status: int, headers: Fields, kind: str, body: bytes) -> Refusal:
+    more = [("content-type", kind), ("content-length", str(len(body)))]
+    return Refusal(status, [*headers, *more], body)
+
+
+def _seconds(milliseconds: int) -> int:
+    return -(-milliseconds // 1000)

@@ -1,0 +1,84 @@
+"""Middleware for WSGI: Flask, Django and others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from http.client import responses
+from typing import Any
+
+from typing_extensions import Unpack
+
+from .base import DEFAULT_NODE
+from .blocking import Client, run
+from .fields import Fields, quota_fields
+from .limiter import Limiter, Options
+from .request import NO_RESPONSE, Request, Response
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Any]
+App = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+
+class TollgateMiddleware:
+    """Checks each request before `app` gets it.
+
+    `Options` describes the options. Without `client` the middleware makes one for `nodes`.
+    Handlers find the decision in `environ["tollgate"]`. It is None without one.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        nodes: str | Iterable[str] = DEFAULT_NODE,
+        client: Client | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        self._app = app
+        self._limiter = Limiter(client or Client(nodes), options)
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        request = Request.of_wsgi(environ)
+        verdict = run(self._limiter.admit(request))
+        if (refusal := verdict.refusal) is not None:
+            start_response(
+                f"{refusal.status} {responses.get(refusal.status, 'Denied')}", refusal.headers
+            )
+            return [refusal.body]
+        environ["tollgate"] = verdict.decision
+        response = NO_RESPONSE
+
+        def start(status: str, headers: Fields, *exc_info: Any) -> Any:
+            nonlocal response
+            response = Response(int(status[:3]), headers)
+            if verdict.decision is not None:
+                headers = headers + quota_fields(verdict.decision, headers)
+            return start_response(status, headers, *exc_info)
+
+        if not self._limiter.finishes:
+            return self._app(environ, start)
+        try:
+            body = self._app(environ, start)
+        except BaseException:
+            run(self._limiter.finish(request, verdict, NO_RESPONSE))
+            raise
+        return _Finished(body, lambda: run(self._limiter.finish(request, verdict, response)))
+
+
+class _Finished:
+    """The body of a response. The server closes it after it has sent it."""
+
+    def __init__(self, body: Iterable[bytes], finish: Callable[[], None]) -> None:
+        self._body = body
+        self._finish = finish
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._body)
+
+    def close(self) -> None:
+        try:
+            close = getattr(self._body, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._finish()
