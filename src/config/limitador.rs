@@ -433,7 +433,8 @@ mod tests {
         }
         std::fs::write(&file, format!("{policies}{}", node.replace("./", "d/"))).unwrap();
         load(&Source::read(&file).unwrap(), &Overrides::default(), 0)
-            .unwrap_or_else(|faults| panic!("{faults}\n{text}"))
+            .map_err(|faults| format!("{faults}\n{text}"))
+            .unwrap()
     }
 
     /// The quotas of the policy for these entries, `zero`, or `none`.

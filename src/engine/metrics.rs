@@ -32,7 +32,6 @@ impl Engine {
     }
 
     /// The embedded store: the store itself, or the `local` fallback beside Redis.
-
     fn embedded(&self) -> &MemoryStore {
         self.store.embedded().unwrap_or(&self.fallback.memory)
     }

@@ -105,9 +105,8 @@ mod tests {
         let mut known = std::collections::HashMap::new();
         for values in values {
             let key = of(&values.iter().map(String::as_str).collect::<Vec<_>>());
-            if let Some(other) = known.insert(key.clone(), values.clone()) {
-                panic!("{values:?} and {other:?} are both {key}");
-            }
+            let other = known.insert(key.clone(), values.clone());
+            assert_eq!(other, None, "{values:?} has the same key {key}");
         }
     }
 }

@@ -75,7 +75,7 @@ struct Members<'a> {
     id: Option<String>,
     #[serde(default, deserialize_with = "over")]
     over: Option<Over>,
-    /// Of the id, ms.
+    /// How long the node keeps the id, ms.
     id_ttl_ms: Option<u64>,
     #[serde(default)]
     repeated: bool,
