@@ -157,7 +157,7 @@ const OWN_READINGS: [&str; 16] = [
 ];
 
 pub(crate) fn spellings() -> Vec<Spelling> {
-    let of = |method, is_own_reading| move |target: &&'static str| Spelling { method, target: *target, is_own_reading };
+    let of = |method, is_own_reading| move |target: &&'static str| Spelling { method, target, is_own_reading };
     let same = SPELLINGS.iter().map(of("POST", false));
     let methods = ["post", "Post", "POST,GET", "PO\tST", "P\u{d6}ST"].map(|method| of(method, false)(&"/login"));
     let own = OWN_READINGS.iter().map(of("POST", true));
