@@ -53,8 +53,8 @@ pub enum Work {
 pub struct Id {
     /// 1 to 64 bytes.
     pub name: Arc<str>,
-    /// How long its record is kept, us; by default the [life](record_life) of the policy. An id
-    /// with a life of its own serves retries only.
+    /// How long its record is kept, us; by default the policy's longest window. An id with a life
+    /// of its own serves retries only.
     pub life: Option<Micros>,
     /// Whether the caller has sent it before, and has no answer.
     pub repeated: bool,

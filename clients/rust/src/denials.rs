@@ -83,8 +83,8 @@ impl Denials {
         }
     }
 
-    /// Forgets the denials of a key under a policy. Those of quotas of checks stay, since refunds
-    /// and resets do not reach them.
+    /// Forgets the denials of a key under a policy. Denials by quotas of checks stay, since
+    /// refunds and resets do not reach them.
     pub fn forget(&self, policy: Option<&str>, key: &str) {
         self.forget_name(&name(policy, key));
     }
