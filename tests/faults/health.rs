@@ -302,6 +302,8 @@ pub(crate) fn tells(what: &str, store: &str, cause: &str) {
     assert_plain(&detail);
     wait_until(&format!("{what}: the log tells {cause:?}"), || watched.logged().contains(cause));
     wait_until(&format!("{what}: health tells {cause:?}, not {}", watched.node.health()), || {
+        // A shard is down when it makes no charge for a second although callers ask.
+        watched.detail();
         watched.is_down_for(cause)
     });
     assert_plain(&watched.logged());

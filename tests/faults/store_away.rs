@@ -43,7 +43,7 @@ fn redis_absent_at_start_is_used_once_it_starts() {
     assert_eq!((&denied["allowed"], &denied["reason"]), (&json!(false), &json!("store_unavailable")), "{denied}");
     assert_eq!(ask(&node, "error", &key).status, 503);
     let reason = "connection refused: no server listens at this address";
-    let told = json!({"status": "degraded", "store": {"kind": "redis",
+    let told = json!({"status": "degraded", "timeout_ms": 100, "store": {"kind": "redis",
         "shards": [{"address": format!("127.0.0.1:{port}"), "up": false, "reason": reason}]}});
     assert_eq!(node.health(), told);
 

@@ -121,7 +121,7 @@ impl Driver {
                     self.shard.shared.request_refresh();
                 }
                 Err(error) => {
-                    self.shard.charging.fail_connect(&error);
+                    self.shard.charging.fail_connect(&error, self.shard.now());
                     self.connect = (self.connect * 3 / 2).min(CONNECT.1);
                     self.pause = match error.is_refusal() {
                         true => (self.pause * 2).min(RECONNECT.1),

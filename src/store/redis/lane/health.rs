@@ -1,7 +1,8 @@
 //! Whether a shard makes the charges that callers request, and why not.
 //!
 //! A shard is not up when callers request charges for a second and it makes none, whatever its
-//! answers are. The first charge that is made in time ends this. Answers that write nothing count
+//! answers are. A probe that fails counts as such a request. The first charge that is made in time
+//! ends this. Answers that write nothing count
 //! neither way, since a server that refuses writes still runs a script that only reads.
 //!
 //! Without callers a probe that writes ends this too. A probe is no charge, though: a server may
@@ -43,7 +44,8 @@ pub struct Charging {
 /// The time since the last charge that was made. Instants are us by this node's clock.
 #[derive(Debug, Default)]
 struct Outage {
-    /// The first and the last refused charge; none while charges are made.
+    /// The first refused charge, and the last one or the last failed probe; none while charges are
+    /// made.
     refused: Option<(Micros, Micros)>,
     probe: Probe,
     /// The key whose value was corrupt last, and when.
@@ -76,6 +78,14 @@ impl Outage {
         };
         if self.probe == Probe::Passed {
             self.probe = Probe::Misleading;
+        }
+    }
+
+    /// Counts a probe that failed as a further refusal. So a shard that refused one charge, and has
+    /// no more callers, is down as well.
+    fn fail(&mut self, now: Micros) {
+        if let Some((_, last)) = &mut self.refused {
+            (*last, self.probe) = (now, Probe::Failed);
         }
     }
 
@@ -114,22 +124,19 @@ impl Charging {
         }
     }
 
-    /// Notes why a probe wrote nothing.
-    pub fn fail_probe(&self, why: &Failure) {
+    /// Notes why a probe at `now`, us, wrote nothing.
+    pub fn fail_probe(&self, why: &Failure, now: Micros) {
         self.explain(why);
-        let mut outage = self.outage();
-        if outage.refused.is_some() {
-            outage.probe = Probe::Failed;
-        }
+        self.outage().fail(now);
     }
 
-    /// Notes why no probe could be sent. A connection that fails does not show that a probe which
-    /// has misled can be believed.
-    pub fn fail_connect(&self, why: &Failure) {
+    /// Notes why no probe could be sent at `now`, us. A connection that fails does not show that a
+    /// probe which has misled can be believed.
+    pub fn fail_connect(&self, why: &Failure, now: Micros) {
         self.explain(why);
         let mut outage = self.outage();
-        if outage.refused.is_some() && outage.probe == Probe::Pending {
-            outage.probe = Probe::Failed;
+        if matches!(outage.probe, Probe::Pending | Probe::Failed) {
+            outage.fail(now);
         }
     }
 
@@ -245,7 +252,7 @@ mod tests {
         shard.accept_probe(2 * REFUSES + 5);
         assert!(!shard.is_refusing());
         let shard = down();
-        shard.fail_probe(&refusal());
+        shard.fail_probe(&refusal(), REFUSES + 5);
         shard.accept_probe(REFUSES + 6);
         assert!(!shard.is_refusing());
     }
@@ -273,11 +280,11 @@ mod tests {
     #[test]
     fn failed_connect_makes_no_misleading_probe_believed() {
         let shard = down();
-        shard.fail_connect(&refusal());
+        shard.fail_connect(&refusal(), REFUSES + 5);
         shard.accept_probe(REFUSES + 6);
         assert!(!shard.is_refusing(), "the outage was of the connection");
         shard.refuse(&refusal(), REFUSES + 7);
-        shard.fail_connect(&refusal());
+        shard.fail_connect(&refusal(), REFUSES + 7);
         shard.accept_probe(REFUSES + 8);
         assert!(shard.is_refusing());
     }
@@ -285,9 +292,23 @@ mod tests {
     #[test]
     fn down_shard_without_callers_stays_down() {
         let shard = down();
-        shard.fail_probe(&refusal());
+        shard.fail_probe(&refusal(), 2 * REFUSES);
         shard.refuse(&refusal(), 3 * QUIET);
         assert!(shard.is_refusing());
+    }
+
+    #[test]
+    fn failed_probe_confirms_a_single_refusal() {
+        for fail in [Charging::fail_probe, Charging::fail_connect] {
+            let shard = Charging::default();
+            fail(&shard, &refusal(), 1);
+            assert!(!shard.has_refused(), "nobody asked for a charge");
+            shard.refuse(&refusal(), 5);
+            fail(&shard, &refusal(), REFUSES + 4);
+            assert!(!shard.is_refusing());
+            fail(&shard, &refusal(), REFUSES + 5);
+            assert!(shard.is_refusing());
+        }
     }
 
     #[test]

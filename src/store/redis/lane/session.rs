@@ -213,7 +213,7 @@ pub async fn probe(connection: &mut Connection, shard: &Shard) -> Result<(), Fai
         Ok(()) if key.is_some() => shard.accept_probe(),
         Ok(()) => {}
         Err(failure) if failure.kind == Kind::Moved => shard.shared.request_refresh(),
-        Err(failure) if failure.is_told() => shard.charging.fail_probe(&failure),
+        Err(failure) if failure.is_told() => shard.charging.fail_probe(&failure, shard.now()),
         Err(failure) => return Err(failure),
     }
     Ok(())
