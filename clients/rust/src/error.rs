@@ -109,12 +109,22 @@ impl fmt::Display for Problem {
 
 impl StdError for Problem {}
 
-/// One fault of a request.
+/// One fault: of a request with its pointer, or of a configuration with its place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Violation {
-    /// A JSON pointer into the request.
+    /// A JSON pointer into the request; empty for a configuration.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pointer: String,
+    /// The file, if the configuration names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The line in the file, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
+    /// The column, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<u64>,
     /// The fault, and a valid form.
     pub detail: String,
 }

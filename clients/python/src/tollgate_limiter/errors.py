@@ -41,4 +41,4 @@ def too_large(limit: int) -> ProblemError:
 def bad_key(detail: str) -> ProblemError:
     """As a node reports it, for a key that cannot be sent."""
     kind, title = "urn:tollgate:problem:invalid-request", "Invalid request"
-    return ProblemError(Problem(kind, title, 422, detail, [Violation("/key", detail)]))
+    return ProblemError(Problem(kind, title, 422, detail, [Violation(detail, "/key")]))

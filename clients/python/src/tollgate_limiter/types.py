@@ -141,10 +141,13 @@ class TogetherAnswer:
 
 @dataclass(slots=True)
 class Violation:
-    """A fault in a request."""
+    """A fault: of a request with its `pointer`, or of a configuration with its place."""
 
-    pointer: str
     detail: str
+    pointer: str = ""
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
 
 
 @dataclass(slots=True)
