@@ -12,7 +12,7 @@ use tollgate_limiter::{Check, Client, Decision, LimitLayer};
 
 use crate::browser::Browser;
 use crate::cases::client;
-use crate::node::Node;
+use crate::node::{Node, clients};
 use crate::servers::run;
 
 const README: &str = include_str!("../../README.md");
@@ -210,4 +210,21 @@ async fn several_limits_count_and_their_quotas_differ_in_the_fields() {
     assert!(fields[1].starts_with("\"per-user/1h\";r=1"), "{fields:?}");
     assert_eq!(app.get(&[("x-user", "u")]).await.status(), StatusCode::OK);
     assert_eq!(app.get(&[("x-user", "u")]).await.status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[test]
+fn install_line_of_the_readme_adds_the_crate_to_an_empty_program() {
+    let line = README.lines().find(|line| line.starts_with("cargo add ")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("program");
+    let cargo = |words: &[&str]| {
+        let root = clients();
+        let mut command = std::process::Command::new(env!("CARGO"));
+        assert!(command.args(words).current_dir(root.parent().unwrap()).status().unwrap().success(), "{words:?}");
+    };
+    cargo(&["new", "--quiet", "--vcs", "none", program.to_str().unwrap()]);
+    let line = line.replace("YOUR_PROGRAM", program.to_str().unwrap());
+    cargo(&line.split(' ').skip(1).chain(["--quiet", "--offline"]).collect::<Vec<_>>());
+    let written = std::fs::read_to_string(program.join("Cargo.toml")).unwrap();
+    assert!(written.contains("tollgate-limiter = { "), "{written}");
 }
