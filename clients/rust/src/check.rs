@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::decision::is_false;
 use crate::ids::hexadecimal;
 use crate::traceparent;
 
@@ -92,7 +93,7 @@ impl Check {
     }
 
     /// An id of up to 64 bytes. The node keeps it for the longest window of the policy, and charges
-    /// it once. Such a check always asks the store. For retries of the client, use
+    /// it once. The node asks the store for each check with it. For retries of the client, use
     /// [`Check::once`].
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {
@@ -189,11 +190,6 @@ impl Check {
         let quotas: usize = self.quotas.iter().map(|quota| MEMBERS + ESCAPED * quota.bytes()).sum();
         MEMBERS + ESCAPED * texts + quotas
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 /// A quota that a check brings.
