@@ -109,8 +109,8 @@ impl Check {
         self
     }
 
-    /// Whether to decide only, and charge nothing. The decision is that for the cost: a denial if it
-    /// does not fit now.
+    /// Whether to decide only, and charge nothing. The decision is that for the cost: a denial if
+    /// it does not fit now.
     #[must_use]
     pub fn look(mut self, look: bool) -> Self {
         self.look = look;
