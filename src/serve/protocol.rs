@@ -16,6 +16,9 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// twice as many.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
+/// Streams that an HTTP/2 client may have open on one connection. A proxy opens more connections.
+const MAX_STREAMS: u32 = 50;
+
 /// Runs each HTTP/2 stream on the worker with the fewest streams. So one connection of a proxy uses
 /// all cores.
 #[derive(Debug, Clone)]
@@ -36,7 +39,8 @@ pub(super) fn http(service: &Service, workers: &Workers) -> Builder<StreamExecut
     protocol
         .http2()
         .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(2 * STREAM_WINDOW);
+        .initial_connection_window_size(2 * STREAM_WINDOW)
+        .max_concurrent_streams(MAX_STREAMS);
     protocol.http1().max_buf_size(MAX_HEAD_BYTES);
     // A client that closes its sending side (`nc -N`) still receives its answer.
     protocol.http1().half_close(true);
