@@ -17,7 +17,7 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 const STREAM_WINDOW: u32 = 64 * 1024;
 
 /// Streams that an HTTP/2 client may have open on one connection. A proxy opens more connections.
-const MAX_STREAMS: u32 = 50;
+const MAX_STREAMS: u32 = 32;
 
 /// Runs each HTTP/2 stream on the worker with the fewest streams. So one connection of a proxy uses
 /// all cores.
