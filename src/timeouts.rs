@@ -1,5 +1,5 @@
 //! The time limits of a node: those that follow from `timeout`, a policy's wait for the store, and
-//! from `limits.request_timeout`, and the fixed ones. `docs/operations.md` explains them.
+//! from `limits.request_timeout`, and the fixed ones. `docs/run.md` explains them.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -118,7 +118,7 @@ settings! {
         /// TLS for all servers.
         TLS = "tls": Own("mapping", "off, unless the URLs are `rediss://`"), "no";
         /// Keys and ids in the embedded store,
-        /// [divided among the policies](operations.md#capacity-of-the-embedded-store). The store
+        /// [divided among the policies](sizing.md#capacity-of-the-embedded-store). The store
         /// behind `on_store_failure: local` has as many. Beside `redis` the setting bounds only
         /// that store.
         MAX_KEYS = "max_keys": Integer(1..=1_000_000_000, 4_000_000), "no";

@@ -42,17 +42,18 @@ fn watched_metrics_exist_and_are_documented() {
         let unknown: Vec<_> = watched.difference(&samples).collect();
         assert!(unknown.is_empty(), "{path} speaks of {unknown:?}");
     }
-    let manual = fs::read_to_string("docs/operations.md").unwrap();
+    let manual = fs::read_to_string("docs/metrics.md").unwrap();
     let announced = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     let unexplained: Vec<&str> = announced.filter(|name| !manual.contains(&format!("`{name}"))).collect();
-    assert!(unexplained.is_empty(), "docs/operations.md says nothing of {unexplained:?}");
+    assert!(unexplained.is_empty(), "docs/metrics.md says nothing of {unexplained:?}");
+    let manual = fs::read_to_string("docs/alerts.md").unwrap();
     let alerts = fs::read_to_string("cluster/alerts.yml").unwrap();
     let unexplained: Vec<&str> = alerts
         .lines()
         .filter_map(|line| line.trim().strip_prefix("- alert: "))
         .filter(|alert| !manual.contains(&format!("`{alert}`")))
         .collect();
-    assert!(unexplained.is_empty(), "docs/operations.md says nothing of {unexplained:?}");
+    assert!(unexplained.is_empty(), "docs/alerts.md says nothing of {unexplained:?}");
 }
 
 fn names(text: &str) -> BTreeSet<&str> {
