@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use axum::http::{Request, Version};
 use futures_util::FutureExt;
+use futures_util::future::{Either, ready};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -229,19 +230,19 @@ impl Connection {
             let has_room = backlog.has_room();
             // Here, and not in a task that waits for its turn: a rejected request keeps no fields.
             let begun = Arrival::begin(backlog.holdings(), request);
-            async move {
-                let (arrival, answer) = match begun {
-                    // A future that the block captures would be stored twice.
-                    Ok((arrival, request)) => (arrival, service.answer(request, has_room).await),
-                    Err(unfit) => (None, service.refuse(unfit)),
-                };
-                // A client that sends many requests at once gets one long answer per turn.
-                if is_long(&answer) {
-                    yield_now().await;
-                }
-                let answer = metered(&backlog, version, answer);
-                drop((arrival, open));
-                Ok::<_, Infallible>(answer)
+            match begun {
+                // The box keeps the task of a stream small: a client may open many that are refused.
+                Ok((arrival, request)) => Either::Left(Box::pin(async move {
+                    let answer = service.answer(request, has_room).await;
+                    // A client that sends many requests at once gets one long answer per turn.
+                    if is_long(&answer) {
+                        yield_now().await;
+                    }
+                    let answer = metered(&backlog, version, answer);
+                    drop((arrival, open));
+                    Ok::<_, Infallible>(answer)
+                })),
+                Err(unfit) => Either::Right(ready(Ok(metered(&backlog, version, service.refuse(unfit))))),
             }
         });
         let mut connection = pin!(protocol.serve_connection(io, service).into_owned());

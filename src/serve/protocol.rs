@@ -16,8 +16,9 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// twice as many.
 const STREAM_WINDOW: u32 = 64 * 1024;
 
-/// Streams that an HTTP/2 client may have open on one connection. A proxy opens more connections.
-const MAX_STREAMS: u32 = 32;
+/// Streams that an HTTP/2 client may have open on one connection. Clients assume as many before they
+/// know (RFC 9113, 6.5.2).
+const MAX_STREAMS: u32 = 100;
 
 /// Runs each HTTP/2 stream on the worker with the fewest streams. So one connection of a proxy uses
 /// all cores.
