@@ -143,6 +143,31 @@ fn unfinished_commands_count_in_all() {
 }
 
 #[test]
+fn queued_commands_count_in_all() {
+    let doors = Doors::start("{request_timeout: 50s}");
+    let words = vec![b'x'; 8_000];
+    let command = [&b"*2\r\n$4\r\nECHO\r\n$8000\r\n"[..], &words, b"\r\n"].concat();
+    // With a long command that does not end, the commands exceed the share of a connection.
+    let unfinished = [&b"*2\r\n$4\r\nECHO\r\n$30000\r\n"[..], &vec![b'x'; 29_000]].concat();
+    let commands = [&b"*1\r\n$5\r\nMULTI\r\n"[..], &command.repeat(4), &unfinished].concat();
+    let mut held: Vec<_> = (0..800).map(|_| connect(&doors.resp)).collect();
+    held.iter_mut().for_each(|stream| _ = stream.write_all(&commands));
+    wait_until("some are refused", || {
+        let refused = held.iter_mut().filter(|stream| {
+            stream.set_nonblocking(true).unwrap();
+            let mut answer = [0; 200];
+            let count = stream.peek(&mut answer).unwrap_or(0);
+            String::from_utf8_lossy(&answer[..count]).contains("-ERR the node is overloaded")
+        });
+        refused.count() > 100
+    });
+    drop(held);
+    wait_until("the room is free again", || {
+        http::post(&doors.node.address, "/v1/check/batch", batch()).status == 200
+    });
+}
+
+#[test]
 fn connections_that_send_nothing_are_closed_on_each_door() {
     let doors = Doors::start("{request_timeout: 1s, idle_timeout: 1h}");
     for address in [&doors.node.address, &doors.resp, &doors.envoy] {

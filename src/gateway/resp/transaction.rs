@@ -2,11 +2,13 @@
 //! commands of other clients may run between them.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use super::decode::Words;
 use super::outcome::{Outcome, Ran, Refusal};
 use super::reply::Replies;
 use super::session::Session;
+use crate::node::{Budget, Counted, Holdings};
 
 /// The most commands that wait on a connection.
 const MAX_COMMANDS: usize = 256;
@@ -18,15 +20,21 @@ const MAX_BYTES: usize = 32 * 1024;
 const WORD: usize = 24;
 
 /// The commands after `MULTI`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Transaction {
     commands: Vec<Words<'static>>,
     bytes: usize,
+    /// Counts the bytes as unfinished input.
+    counted: Counted,
     /// One of them was refused, so none runs.
     is_broken: bool,
 }
 
 impl Transaction {
+    fn new(holdings: &Arc<Holdings>) -> Self {
+        Self { commands: Vec::new(), bytes: 0, counted: Counted::new(holdings, Budget::Bodies), is_broken: false }
+    }
+
     /// Whether a command runs at once, although others wait.
     pub(super) fn is_exempt(name: &str) -> bool {
         matches!(name, "multi" | "exec" | "discard" | "reset" | "quit")
@@ -36,9 +44,13 @@ impl Transaction {
     pub(super) fn add(&mut self, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {
         self.bytes += words.iter().map(|word| word.len() + WORD).sum::<usize>();
         if self.commands.len() == MAX_COMMANDS || self.bytes > MAX_BYTES {
-            *self = Self { is_broken: true, ..Self::default() };
+            self.break_off();
             let text = format!("ERR a transaction may have at most {MAX_COMMANDS} commands and {MAX_BYTES} bytes");
             return Err(Refusal::text(text));
+        }
+        if !self.is_broken && !self.counted.set(self.bytes) {
+            self.break_off();
+            return Err(Refusal::Text("ERR the node is overloaded: try again later".into()));
         }
         if !self.is_broken {
             self.commands.push(words.iter().map(|word| Cow::Owned(word.to_vec())).collect());
@@ -47,8 +59,10 @@ impl Transaction {
         Ok(Outcome::Answered)
     }
 
+    /// Drops the commands that wait. None of the transaction runs.
     pub(super) fn break_off(&mut self) {
-        self.is_broken = true;
+        (self.commands, self.bytes, self.is_broken) = (Vec::new(), 0, true);
+        self.counted.set(0);
     }
 }
 
@@ -56,7 +70,7 @@ pub(super) fn multi(session: &mut Session, _: &Words<'_>, replies: &mut Replies<
     if session.transaction.is_some() {
         return Err(Refusal::Text("ERR MULTI calls can not be nested".into()));
     }
-    session.transaction = Some(Box::default());
+    session.transaction = Some(Box::new(Transaction::new(&session.service.holdings)));
     replies.simple("OK");
     Ok(Outcome::Answered)
 }
