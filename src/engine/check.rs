@@ -13,6 +13,7 @@ use super::denials::Checked;
 use super::fallback::FallbackAnswer;
 use super::inline::OwnQuotas;
 use super::store_call::StoreCall;
+use super::tally::Operation;
 use super::{Decision, Door, Engine};
 use crate::config::Policies;
 use crate::deadline::within;
@@ -70,6 +71,8 @@ pub(super) struct Resolved {
     pub(super) door: Door,
     /// As in [`Check::within`].
     pub(super) within: Option<Duration>,
+    /// Counts the answer as this operation instead of a check.
+    pub(super) operation: Option<Operation>,
 }
 
 impl Resolved {
@@ -157,9 +160,12 @@ impl Engine {
         answer
     }
 
-    /// Counts answers to checks that began at `since` (us).
+    /// Counts answers to checks that began at `since` (us), or to an operation.
     pub(super) fn note_answers(&self, resolved: &Resolved, answers: &[Answer], since: Micros) {
-        let (now, Resolved { subject, door, .. }) = (self.clock.now(), resolved);
+        let (now, Resolved { subject, door, operation, .. }) = (self.clock.now(), resolved);
+        if let Some(operation) = operation {
+            return self.tally.operated(&subject.policy.name, *operation, answers.iter().all(Result::is_ok));
+        }
         let checked = Checked { subject, door: *door, fingerprinter: &self.fingerprinter };
         self.tally.answered(&checked, answers, now, now.saturating_sub(since));
     }
@@ -179,7 +185,8 @@ impl Engine {
             // A check's own quotas beat an override.
             Applied::Counted(policy) => (own.as_ref().unwrap_or(policy), None),
         };
-        Ok(Resolved { subject: self.subject(policy, key), listed, door: check.door, within: check.within })
+        let (subject, within) = (self.subject(policy, key), check.within);
+        Ok(Resolved { subject, listed, door: check.door, within, operation: None })
     }
 
     /// Resolves a key to the policy that counts it, even if a list decides for it.
@@ -191,7 +198,8 @@ impl Engine {
             Applied::Listed(listed) => (policy.counting(&normalised, key), Some(listed)),
             Applied::Counted(counting) => (counting, None),
         };
-        Ok(Resolved { subject: self.subject(counting, normalised.into()), listed, door, within: None })
+        let subject = self.subject(counting, normalised.into());
+        Ok(Resolved { subject, listed, door, within: None, operation: None })
     }
 
     /// The subject for a normalised key under a policy.

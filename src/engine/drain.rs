@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::answer::{Answer, attributes, only};
 use super::check::{Resolved, metas};
+use super::tally::Operation;
 use super::{Check, Decision, Engine};
 use crate::limit::time::{Micros, micros};
 use crate::store::{Done, Meta, Work};
@@ -15,7 +16,8 @@ impl Engine {
     /// # Errors
     /// As [`Engine::check`].
     pub async fn look(&self, check: &Check) -> Answer {
-        self.dry_run(&self.resolve(check)?, check.cost).await
+        let resolved = Resolved { operation: Some(Operation::Read), ..self.resolve(check)? };
+        self.dry_run(&resolved, check.cost).await
     }
 
     /// Charges one check, or as much of its cost as fits, until `until` (us). It skips the

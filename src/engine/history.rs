@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::check::Resolved;
+use super::tally::Operation;
 use super::{Check, CheckError, Decision, Engine, History, Source, TickCounts};
 use crate::deadline::within;
 use crate::limit::policy::Algorithm;
@@ -40,7 +42,8 @@ impl Engine {
     /// # Errors
     /// As [`Engine::check`].
     pub async fn usage(self: &Arc<Self>, check: &Check, limit: Duration) -> Result<Usage, CheckError> {
-        let (resolved, until) = (self.resolve(check)?, self.clock.now() + micros(limit));
+        let until = self.clock.now() + micros(limit);
+        let resolved = Resolved { operation: Some(Operation::Read), ..self.resolve(check)? };
         if resolved.subject.policy.algorithm == Algorithm::SlidingCounter {
             let (decision, ticks) = self.ticks(&resolved, check.cost).await?;
             return Ok(Usage { decision, history: None, ticks });

@@ -44,7 +44,8 @@ impl Engine {
     /// Reads the counts of each policy that has some. Beyond a number of policies they are sums.
     fn read_policies(&self, metrics: &mut Metrics) {
         let (policies, candidates, embedded) = (self.policies(), self.candidates(), self.embedded());
-        let (mut checks, mut denials, mut compared, mut keys) = <(Sums, Sums, Sums, BTreeMap<_, usize>)>::default();
+        let (mut checks, mut operations, mut denials, mut compared) = <(Sums, Sums, Sums, Sums)>::default();
+        let mut keys = BTreeMap::<_, usize>::default();
         for (label, tally) in self.tally.labelled(policies.by_name.keys().map(String::as_str)) {
             let own = || labels("policy", label);
             let with = |labels: &[(&'static str, &str)]| -> Labels {
@@ -54,6 +55,10 @@ impl Engine {
                 let (outcome, source) = (("outcome", outcome.name()), ("source", source.name()));
                 let series = with(&[outcome, source, ("reason", reason.name()), ("door", door.name())]);
                 *checks.entry(series).or_default() += count;
+            }
+            for (operation, completion, count) in tally.operations() {
+                let series = with(&[("operation", operation.name()), ("outcome", completion.name())]);
+                *operations.entry(series).or_default() += count;
             }
             let usual = policies.by_name.get(&*tally.name).map_or(&[][..], |policy| &policy.quotas[..]);
             for (quota, count) in tally.quotas.read(usual.iter().map(|quota| &*quota.name)) {
@@ -68,6 +73,7 @@ impl Engine {
             *keys.entry(own()).or_default() += embedded.keys_of(&tally.name);
         }
         metrics.checks = checks.into_iter().collect();
+        metrics.operations = operations.into_iter().collect();
         metrics.denials = denials.into_iter().collect();
         metrics.candidate_checks = compared.into_iter().collect();
         metrics.store_keys = keys.into_iter().map(|(labels, keys)| (labels, keys as f64)).collect();

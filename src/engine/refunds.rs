@@ -9,6 +9,7 @@ use scopeguard::guard;
 
 use super::answer::{attributes, only_verdict, unexpected_reply};
 use super::check::Resolved;
+use super::tally::Operation;
 use super::{CheckError, Decision, Door, Engine};
 use crate::limit::refunds::Receipt;
 use crate::limit::time::micros;
@@ -76,8 +77,8 @@ impl Engine {
         Ok(self.refund_and_report(policy, key, Work::Reset, door).await?.decision)
     }
 
-    /// Counts and traces the decision as a check of cost 0. A failure has no fallback, since no
-    /// policy sets an answer for it.
+    /// Counts the operation, and traces its decision as a check of cost 0. A failure has no
+    /// fallback, since no policy sets an answer for it.
     async fn refund_and_report(
         &self,
         policy: &str,
@@ -86,7 +87,7 @@ impl Engine {
         door: Door,
     ) -> Result<RefundResult, CheckError> {
         let resolved = self.resolve_counted(policy, key, door)?;
-        let (Resolved { subject, .. }, since) = (&resolved, self.clock.now());
+        let subject = &resolved.subject;
         let is_reset = work == Work::Reset;
         if is_reset {
             self.leases.reset(subject);
@@ -108,9 +109,8 @@ impl Engine {
         }
         let answer = result.as_ref().map(|result| &result.decision);
         traces::answered(|| Answered { fallback: None, ..attributes(subject, 0, answer) });
-        if let Ok(decision) = answer {
-            self.note_answers(&resolved, &[Ok(decision.clone())], since);
-        }
+        let operation = if is_reset { Operation::Reset } else { Operation::Refund };
+        self.tally.operated(&subject.policy.name, operation, answer.is_ok());
         result
     }
 

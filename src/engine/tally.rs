@@ -39,6 +39,25 @@ named! {
     }
 }
 
+named! {
+    /// A call that is no check.
+    pub enum Operation {
+        /// A look at the counts of a key, as by `GET /v1/usage`.
+        Read = "read",
+        Refund = "refund",
+        Reset = "reset",
+    }
+}
+
+named! {
+    /// The outcome of an operation.
+    pub enum Completion {
+        Done = "done",
+        /// The store did not answer.
+        Failed = "failed",
+    }
+}
+
 impl Outcome {
     fn of(decision: &Decision) -> Self {
         match decision.allowed {
@@ -79,6 +98,7 @@ pub struct PolicyTally {
     doors: [OnceLock<Box<DoorTally>>; Door::ALL.len()],
     /// Denials by binding quota.
     pub quotas: QuotaCounts,
+    operations: [[Count; Completion::ALL.len()]; Operation::ALL.len()],
     /// Selects slow or denied checks to keep, by source.
     pub samplers: [Sampler; Source::ALL.len()],
 }
@@ -122,6 +142,12 @@ impl Tally {
                 self.recorders.keep(checked.recent(&policy.name, answer, (source, reason), (now, took)));
             }
         }
+    }
+
+    /// Counts an operation on a key of the policy.
+    pub(super) fn operated(&self, policy: &str, operation: Operation, is_done: bool) {
+        let completion = if is_done { Completion::Done } else { Completion::Failed };
+        self.policy(policy).operations[operation as usize][completion as usize].add(1);
     }
 
     /// Returns the number of suppressed failures if the log may report this one at `now` (us). A
@@ -204,8 +230,8 @@ impl Tally {
 
 impl PolicyTally {
     fn new(name: &str) -> Self {
-        let (doors, quotas, samplers) = Default::default();
-        Self { name: name.into(), doors, quotas, samplers }
+        let (doors, quotas, operations, samplers) = Default::default();
+        Self { name: name.into(), doors, quotas, operations, samplers }
     }
 
     fn by(&self, door: Door) -> &DoorTally {
@@ -226,7 +252,19 @@ impl PolicyTally {
     }
 
     fn is_counted(&self) -> bool {
-        self.doors.iter().any(|door| door.get().is_some())
+        self.doors.iter().any(|door| door.get().is_some()) || self.operations().next().is_some()
+    }
+
+    /// The operations that have been counted.
+    pub fn operations(&self) -> impl Iterator<Item = (Operation, Completion, u64)> {
+        let operations = Operation::ALL.into_iter().zip(&self.operations);
+        let counts = operations.flat_map(|(operation, counts)| {
+            Completion::ALL
+                .into_iter()
+                .zip(counts)
+                .map(move |(completion, count)| (operation, completion, count.total()))
+        });
+        counts.filter(|(_, _, count)| *count > 0)
     }
 
     /// All nonzero counts, and zeros for the series that every policy eventually has at a door

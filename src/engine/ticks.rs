@@ -38,6 +38,6 @@ impl Engine {
                 only(answers).map(|decision| Decision { charged: 0, ..decision })
             }
         };
-        Ok((self.finish(resolved, answer, now)?, ticks))
+        Ok((self.finish_peek(resolved, answer, now)?, ticks))
     }
 }

@@ -24,6 +24,37 @@ fn top(node: &Node, query: &str) -> Value {
     answer.json()
 }
 
+#[test]
+fn reads_refunds_and_resets_are_no_checks() {
+    let node = node_with(
+        "policies:\n  p: {quotas: [{name: few, limit: 3, per: 1h}]}\n  ticks: {algorithm: sliding-counter, quotas: [3 per 1m]}\n",
+    );
+    for policy in ["p", "ticks"] {
+        (0..4).for_each(|_| _ = node.check(policy, "k", 1));
+        for _ in 0..5 {
+            let usage = http::get(&node.address, &format!("/v1/usage?policy={policy}&key=k&cost=1"));
+            assert_eq!(usage.json()["allowed"], false, "{usage:?}");
+        }
+        node.post("/v1/refund", &json!({"policy": policy, "key": "k", "cost": 1}));
+        let reset = http::request("DELETE", &format!("/v1/usage?policy={policy}&key=k"), &[], b"");
+        assert_eq!(http::exchange(&node.address, &reset).status, 200);
+    }
+    let metrics = node.metrics();
+    let counts = |name: &str, policy: &str| -> u64 {
+        let series = metrics.lines().filter(|line| line.starts_with(&format!(r#"{name}{{policy="{policy}""#)));
+        series.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    };
+    for policy in ["p", "ticks"] {
+        let of = |name| counts(name, policy);
+        assert_eq!((of("tollgate_checks_total"), of("tollgate_denials_total")), (4, 1), "{metrics}");
+        for (operation, count) in [("read", 5), ("refund", 1), ("reset", 1)] {
+            let labels = format!(r#"{{policy="{policy}",operation="{operation}",outcome="done"}} {count}"#);
+            assert!(metrics.contains(&format!("tollgate_operations_total{labels}")), "{labels}\n{metrics}");
+        }
+    }
+    wait_until("both denials of checks are shown", || top(&node, "")["denied"] == 2);
+}
+
 /// Each second has the checks that ended in it, whatever brought them.
 #[test]
 fn seconds_and_keys_count_the_checks_of_all_doors() {

@@ -40,6 +40,8 @@ metrics! {
     pub struct Metrics {
         /// Checks that were answered: allowed, denied or error, by whom and why.
         pub checks: Family<u64> = "tollgate_checks",
+        /// Calls that are no checks: reads of usage, refunds and resets, done or failed.
+        pub operations: Family<u64> = "tollgate_operations",
         /// Checks that a quota denied, by its name.
         pub denials: Family<u64> = "tollgate_denials",
         /// How long a check took in this node, by who answered it.
