@@ -43,8 +43,10 @@ impl Engine {
 
     /// Notes the second that has just ended. Called once a second.
     pub fn observe(&self) {
-        let at = (self.clock.now() / MICROS_PER_SECOND).saturating_sub(1);
         let mut observed = self.observed();
+        let ended = (self.clock.now() / MICROS_PER_SECOND).saturating_sub(1);
+        // A timer that fires early would note the same second again.
+        let at = if observed.rings.newest() == Some(ended) { ended + 1 } else { ended };
         let checks = self.new_checks(&mut observed.before);
         let (p50, p99) = self.new_durations(&mut observed.before);
         let shards = self.new_calls(&mut observed.before);
@@ -136,11 +138,11 @@ impl Engine {
     /// The present, with the last `seconds` that have ended.
     pub fn snapshot(&self, seconds: u64) -> Snapshot {
         let now = self.clock.now();
-        let at = (now / MICROS_PER_SECOND).saturating_sub(1);
         let (store, observed) = (self.store_state(), self.observed());
-        let seconds = observed.rings.last(at, seconds);
+        // Up to the last noted second: on a busy machine another one may have ended meanwhile.
+        let seconds = observed.rings.last(seconds);
         Snapshot {
-            at: seconds.last().map_or(at, |second| second.at),
+            at: seconds.last().map_or_else(|| (now / MICROS_PER_SECOND).saturating_sub(1), |second| second.at),
             now,
             seconds,
             denials: observed.top.of(1, now / MICROS_PER_SECOND),

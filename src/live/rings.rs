@@ -61,10 +61,16 @@ impl Rings {
         self.0.push_back(Arc::new(second));
     }
 
-    /// The last `seconds` up to the second `at`, the oldest first.
-    pub fn last(&self, at: u64, seconds: u64) -> Vec<Arc<Second>> {
-        let newest = self.0.iter().rev().take_while(|second| second.at + seconds > at);
-        let mut seconds: Vec<_> = newest.cloned().collect();
+    /// The begin of the newest second.
+    pub fn newest(&self) -> Option<u64> {
+        self.0.back().map(|second| second.at)
+    }
+
+    /// The last `seconds` up to the newest one, the oldest first.
+    pub fn last(&self, seconds: u64) -> Vec<Arc<Second>> {
+        let newest = self.newest().unwrap_or_default();
+        let recent = self.0.iter().rev().take_while(|second| second.at + seconds > newest);
+        let mut seconds: Vec<_> = recent.cloned().collect();
         seconds.reverse();
         seconds
     }
@@ -139,10 +145,10 @@ mod tests {
     fn fifteen_minutes_are_kept() {
         let mut rings = Rings::default();
         (0..2_000).for_each(|at| rings.add(Second { at, ..Second::default() }));
-        let times = |seconds| rings.last(1_999, seconds).iter().map(|second| second.at).collect::<Vec<_>>();
+        let times = |seconds| rings.last(seconds).iter().map(|second| second.at).collect::<Vec<_>>();
         assert_eq!(times(3), [1_997, 1_998, 1_999]);
         assert_eq!((times(5_000).len(), times(5_000)[0]), (SECONDS, 1_100));
-        assert!(rings.last(3_000, 900).is_empty());
+        assert!(Rings::default().last(900).is_empty());
     }
 
     #[test]
