@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::snapshot::{ShardState, Snapshot, StoreState};
-use super::tally::{Outcome, Totals};
+use super::tally::{Outcome, SHOWN, Totals};
 use super::{Engine, Source};
 use crate::limit::time::MICROS_PER_SECOND;
 use crate::live::recent::{Recent, push_newest};
@@ -71,12 +71,12 @@ impl Engine {
         for policy in policies.values() {
             let totals = policy.totals();
             let last = std::mem::replace(before.policies.entry(policy.name.clone()).or_default(), totals);
-            for (outcome, (totals, last)) in Outcome::ALL.into_iter().zip(totals.iter().zip(&last)) {
+            for (outcome, (totals, last)) in SHOWN.into_iter().zip(totals.iter().zip(&last)) {
                 for (source, (total, last)) in Source::ALL.into_iter().zip(totals.iter().zip(last)) {
                     // A policy that was dropped and is back counts from zero.
                     let count = total.saturating_sub(*last);
                     if count > 0 {
-                        let (policy, outcome, source) = (policy.name.clone(), outcome.name(), source.name());
+                        let (policy, source) = (policy.name.clone(), source.name());
                         new.push(Checks { policy, outcome, source, count });
                     }
                 }

@@ -106,8 +106,15 @@ pub struct PolicyTally {
 /// Checks by outcome, source and reason.
 type DoorTally = [[[Count; Reason::ALL.len()]; Source::ALL.len()]; Outcome::ALL.len()];
 
-/// Checks by outcome and source.
-pub type Totals = [[u64; Source::ALL.len()]; Outcome::ALL.len()];
+/// Checks by source, for each row that operators see.
+pub type Totals = [[u64; Source::ALL.len()]; SHOWN.len()];
+
+/// The outcomes as operators see them. Shadow policies allow everything, so the checks that they
+/// would deny have a row of their own.
+pub const SHOWN: [&str; Outcome::ALL.len() + 1] = ["allowed", "denied", "drained", "error", "shadow"];
+
+/// The row of the checks that a shadow policy would deny.
+const SHADOW: usize = Outcome::ALL.len();
 
 /// The labels of a count.
 type Series = (Outcome, Source, Reason, Door);
@@ -238,13 +245,15 @@ impl PolicyTally {
         self.doors[door as usize].get_or_init(Box::default)
     }
 
-    /// Checks by outcome and source.
+    /// Checks by shown outcome and source.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         for door in self.doors.iter().filter_map(OnceLock::get) {
-            for (totals, counts) in totals.iter_mut().zip(&**door) {
-                for (total, counts) in totals.iter_mut().zip(counts) {
-                    *total += counts.iter().map(Count::total).sum::<u64>();
+            for (row, counts) in door.iter().enumerate() {
+                for (source, counts) in counts.iter().enumerate() {
+                    let shadow = counts[Reason::Shadow as usize].total();
+                    totals[row][source] += counts.iter().map(Count::total).sum::<u64>() - shadow;
+                    totals[SHADOW][source] += shadow;
                 }
             }
         }

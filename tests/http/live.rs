@@ -25,6 +25,26 @@ fn top(node: &Node, query: &str) -> Value {
 }
 
 #[test]
+fn checks_that_a_shadow_policy_would_deny_are_shown() {
+    let node = node_with("policies:\n  trial: {shadow: true, quotas: [2 per 1h], deny: {keys: [mallory]}}\n");
+    let mut events = Events::open(&node.address, "?seconds=900", None);
+    for key in ["k", "k", "k", "k", "mallory"] {
+        assert_eq!(node.check("trial", key, 1)["allowed"], true);
+    }
+    let (mut seen, mut counts) = (Vec::new(), Vec::new());
+    for _ in 0..30 {
+        seen.push(events.next().unwrap());
+        let of = |outcome: &str| ["store", "prefilter", "list"].map(|source| sum(&seen, "trial", outcome, source));
+        counts = vec![of("allowed"), of("denied"), of("shadow")];
+        if counts.iter().flatten().sum::<u64>() == 5 {
+            break;
+        }
+    }
+    // The pre-filter knows from the second check that k has nothing left.
+    assert_eq!(counts, [[2, 0, 0], [0, 0, 0], [0, 2, 1]]);
+}
+
+#[test]
 fn reads_refunds_and_resets_are_no_checks() {
     let node = node_with(
         "policies:\n  p: {quotas: [{name: few, limit: 3, per: 1h}]}\n  ticks: {algorithm: sliding-counter, quotas: [3 per 1m]}\n",
@@ -120,10 +140,9 @@ fn seconds_and_keys_count_the_checks_of_all_doors() {
     let times: Vec<_> = recent.iter().map(|check| check["at_ms"].as_u64().unwrap()).collect();
     assert!(times.is_sorted_by(|one, next| one >= next), "{times:?}");
     assert!(recent.iter().any(|check| check["quota"] == "few" && check["reason"] == "over_limit"), "{recent:?}");
-    assert!(
-        recent.iter().all(|check| check["allowed"] == false && check.get("trace_id").is_none()),
-        "{recent:?}"
-    );
+    // On a busy machine an allowed check may be slow.
+    let is_shown = |check: &Value| check["allowed"] == false || check["took_us"].as_u64() > Some(10_000);
+    assert!(recent.iter().all(|check| is_shown(check) && check.get("trace_id").is_none()), "{recent:?}");
 }
 
 #[test]

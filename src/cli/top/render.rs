@@ -76,8 +76,12 @@ fn head<'a>(sum: &'a Sum, view: &View) -> Vec<Line<'a>> {
         second.push(view.alarm(format!("   trying again: {}: {}", visible(&node.url), visible(reason))));
     }
     let rate = |is: fn(&str) -> bool| sum.decisions.iter().filter(|row| is(&row.outcome)).map(|row| row.rate).sum();
+    let shadow = match rate(|outcome| outcome == "shadow") {
+        0 => String::new(),
+        shadow => format!("   shadow {}/s", count(shadow)),
+    };
     let third = format!(
-        "checks {}/s   allowed {}/s   denied {}/s   p50 {}   p99 {}",
+        "checks {}/s   allowed {}/s   denied {}/s{shadow}   p50 {}   p99 {}",
         count(rate(|_| true)),
         count(rate(|outcome| outcome == "allowed")),
         count(rate(|outcome| outcome == "denied")),
