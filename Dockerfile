@@ -10,9 +10,13 @@ ARG RUST_IMAGE=rust:1.95-bookworm
 ARG RUNTIME_IMAGE=debian:bookworm-slim
 
 FROM ${RUNTIME_IMAGE} AS base
+# The trusted authorities for `rediss://` without a `ca_file`. The slim image has no list of them.
+RUN [ -e /etc/ssl/certs/ca-certificates.crt ] \
+    || { apt-get update && apt-get install -y --no-install-recommends ca-certificates && rm -rf /var/lib/apt/lists/*; }
 RUN groupadd --system --gid 10001 tollgate \
     && useradd --system --uid 10001 --gid tollgate --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin tollgate
-USER tollgate
+# By its number, since Kubernetes must see that it is not root.
+USER 10001:10001
 EXPOSE 7070
 HEALTHCHECK --interval=10s --timeout=3s --start-period=5s CMD ["tollgate", "health"]
 ENTRYPOINT ["tollgate"]
@@ -33,7 +37,4 @@ COPY . .
 RUN cargo build --profile dist --locked --bin tollgate
 
 FROM base AS runtime
-# The trusted authorities for `rediss://` without a `ca_file`. The slim image has no list of them,
-# but the builder has one.
-COPY --from=builder /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=builder /src/target/dist/tollgate /usr/local/bin/tollgate

@@ -1,18 +1,19 @@
 //! Real proxies before a real backend, each by the files and the commands of its page in
 //! `docs/integrations`.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use tollgate::clock::Clock;
 
-use crate::support::wait_until;
+use crate::support::{TOLLGATE, wait_until};
 
 mod rig;
 
 pub(crate) mod spoofs;
 
-use rig::{Client, Proxy, Rig};
+use rig::{Client, Proxy, Rig, former};
 use spoofs::Spelling;
 
 const LIMIT: u64 = 100;
@@ -268,9 +269,10 @@ impl Load {
 }
 
 /// The commands of the page start all and print what the page says. A restart of each node fails no
-/// request, and a kill at most `kill`.
+/// request, and a kill at most `kill`. With a former release the nodes begin with it, the restarts
+/// upgrade them, and further ones roll them back.
 fn survives(proxy: &Proxy, kill: u64) {
-    let mut rig = Rig::as_printed(proxy);
+    let mut rig = Rig::as_printed(proxy, former().unwrap_or_else(|| TOLLGATE.into()));
     for (expected, found) in rig.printed(proxy) {
         assert_eq!(found, expected, "{}", proxy.page);
     }
@@ -289,9 +291,10 @@ fn survives(proxy: &Proxy, kill: u64) {
         }
         // Also ends the clients of a test that fails.
         let _end = Ending(&load);
-        for node in 0..2 {
+        let programs = std::iter::once(TOLLGATE.into()).chain(former());
+        for (program, node) in programs.flat_map(|program: PathBuf| [(program.clone(), 0), (program, 1)]) {
             load.wait_for(50);
-            rig.restart_node(node);
+            rig.restart_node(node, program);
             let before = rig.checks(node);
             wait_until("the proxy asks the node again", || rig.checks(node) > before + 5);
         }

@@ -110,7 +110,8 @@ impl Node {
         Self { process, address, greeting: String::new() }
     }
 
-    fn begin(mut program: Command, listen: &str, arguments: &[&str]) -> Self {
+    /// The same by both.
+    pub(crate) fn begin(mut program: Command, listen: &str, arguments: &[&str]) -> Self {
         if !program.get_envs().any(|(name, _)| name == "RUST_LOG") {
             program.env("RUST_LOG", "warn");
         }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::source::{CLIENT, connect};
 use crate::support::http::{Answer, Connection};
 use crate::support::redis::Server;
-use crate::support::{Node, free_port, wait_until};
+use crate::support::{Node, TOLLGATE, free_port, wait_until};
 
 /// A proxy with its page.
 pub(super) struct Proxy {
@@ -37,6 +37,8 @@ pub(super) struct Rig {
     page: Page,
     ports: BTreeMap<&'static str, u16>,
     nodes: Vec<Option<Node>>,
+    /// The program of each node that starts.
+    program: PathBuf,
     backend: Backend,
     _store: Option<Server>,
     running: Vec<Running>,
@@ -52,6 +54,11 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// The program of the former release, while `scripts/test-upgrade` runs.
+pub(super) fn former() -> Option<PathBuf> {
+    std::env::var_os("TOLLGATE_FORMER").map(PathBuf::from)
 }
 
 /// The program of that name on the PATH.
@@ -74,10 +81,11 @@ impl Rig {
         rig.run(proxy, 1)
     }
 
-    /// All that the page starts: a store, two nodes and the proxy.
-    pub(super) fn as_printed(proxy: &Proxy) -> Self {
+    /// All that the page starts: a store, two nodes of a program and the proxy.
+    pub(super) fn as_printed(proxy: &Proxy, program: PathBuf) -> Self {
         let store = Server::start();
-        Self::prepare(proxy, Some(store)).run(proxy, 2)
+        let rig = Self::prepare(proxy, Some(store));
+        Self { program, ..rig }.run(proxy, 2)
     }
 
     fn prepare(proxy: &Proxy, store: Option<Server>) -> Self {
@@ -86,7 +94,8 @@ impl Rig {
         ports.extend(["8080", "9000"].map(|port| (port, backend.port)));
         ports.extend(store.as_ref().map(|store| ("6379", store.port)));
         let folder = tempfile::tempdir().unwrap();
-        Self { page, ports, nodes: Vec::new(), backend, _store: store, running: Vec::new(), folder }
+        let program = TOLLGATE.into();
+        Self { page, ports, nodes: Vec::new(), program, backend, _store: store, running: Vec::new(), folder }
     }
 
     fn run(mut self, proxy: &Proxy, nodes: usize) -> Self {
@@ -152,7 +161,7 @@ impl Rig {
         let words: Vec<&str> = command.split(' ').collect();
         let ["tollgate", "serve", file, "--listen", address] = words[..] else { panic!("{command}") };
         let file = self.folder.path().join(file);
-        Node::start_on(address, &[file.to_str().unwrap()])
+        Node::begin(Command::new(&self.program), address, &[file.to_str().unwrap()])
     }
 
     fn shell(&self, command: &str) -> std::process::Output {
@@ -185,8 +194,9 @@ impl Rig {
         self.backend.last.lock().unwrap().clone()
     }
 
-    /// Ends a node and starts it again, when its last answer is sent.
-    pub(super) fn restart_node(&mut self, place: usize) {
+    /// Ends a node and starts it again by a program, when its last answer is sent.
+    pub(super) fn restart_node(&mut self, place: usize, program: PathBuf) {
+        self.program = program;
         let mut node = self.nodes[place].take().unwrap();
         node.terminate();
         node.ended();
