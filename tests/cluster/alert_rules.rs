@@ -24,7 +24,10 @@ fn watched_metrics_exist_and_are_documented() {
     let file =
         config_on(&cluster::shared().seeds(), "policies: {default: {quotas: [5 per 1h], timeout: 5s, lease: {}}}");
     let node = Node::with_config(&file);
-    http::post(&node.address, "/v1/check", format!(r#"{{"key": "{}"}}"#, unique("watched")));
+    let key = unique("watched");
+    http::post(&node.address, "/v1/check", format!(r#"{{"key": "{key}"}}"#));
+    // Operations have no series before the first one.
+    http::get(&node.address, &format!("/v1/usage?policy=default&key={key}"));
     let text = node.metrics();
     let mut samples: BTreeSet<&str> = text
         .lines()
