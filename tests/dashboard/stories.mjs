@@ -183,6 +183,19 @@ const stories = {
     await until("all shards are up again", async () => (await page.locator("#shards").getByText("closed", { exact: true }).count()) === 3);
   },
 
+  // The banner says since when, why, and what each policy does meanwhile.
+  async outage(browser) {
+    const page = await open(browser, { token: settings.admin });
+    await isLive(page);
+    assert.equal(await page.locator("#outage").isVisible(), false);
+    await wish("freeze");
+    const banner = page.locator("#outage-says");
+    await banner.getByText(/^All 3 shards are down since \d\d:\d\d:\d\d: .+\. Each node counts its share: default, /).waitFor();
+    assert.deepEqual(await violations(page), []);
+    await wish("thaw");
+    await until("the banner is gone", async () => !(await page.locator("#outage").isVisible()));
+  },
+
   // Without a token that permits it no key is readable anywhere.
   async hashed_keys(browser) {
     const key = "secret-key-of-a-customer";
@@ -335,6 +348,7 @@ const stories = {
     await isLive(page);
     await wish("stop");
     await page.locator("#lost-says").getByText(/The stream is lost: .* The numbers are \d+ s old/).waitFor();
+    assert.equal(await page.locator("#health").getByText("ok", { exact: true }).count(), 0);
     const words = await page.locator("#lost-says").innerText();
     await until("the age counts", async () => (await page.locator("#lost-says").innerText()) !== words);
     assert.deepEqual(await violations(page), []);

@@ -107,6 +107,16 @@ fn page_marks_a_frozen_shard() {
 }
 
 #[test]
+fn page_tells_of_an_outage_of_all_shards() {
+    let cluster = Cluster::start();
+    cluster.configure("cluster-node-timeout", "60000");
+    let guarded = Guarded::start(&store(&cluster));
+    let _load = Load::start(&guarded.node.address, Some(&guarded.admin));
+    let primaries = [0, 8_000, 16_383].map(|slot| cluster.owner(slot).to_string());
+    run_with("outage", &guarded.settings(), |wish| primaries.iter().for_each(|primary| cluster.run(&[wish, primary])));
+}
+
+#[test]
 fn keys_are_hashed_without_an_admin_token() {
     let guarded = Guarded::start("");
     let mut settings = guarded.settings();
