@@ -1,8 +1,8 @@
 //! The resolved configuration of the program.
 //!
-//! `reader.rs` parses the text of a `Source` into the tree of `raw.rs`, each node with its line and
+//! `reader.rs` parses the text of a `Source` into the tree of `node.rs`, each node with its line and
 //! column. `resolve.rs` turns the tree into a `Config` or reports every fault at once. Each reader
-//! notes its fault, returns nothing and continues with the rest. So one wrong line never hides the
+//! notes a fault at its node and continues with a placeholder. So one wrong line never hides the
 //! next. A planned setting that is not built is rejected by name: no setting is ever ignored.
 
 mod files;
@@ -15,7 +15,7 @@ mod reader;
 
 mod anchors;
 
-mod raw;
+mod node;
 
 mod resolve;
 
@@ -33,8 +33,6 @@ pub mod envoy;
 
 pub mod limitador;
 
-mod login;
-
 mod sentinel;
 
 mod credentials;
@@ -44,8 +42,6 @@ mod url;
 mod address_map;
 
 mod policy;
-
-mod form;
 
 mod quota;
 
@@ -75,9 +71,6 @@ mod setting;
 
 mod settings;
 
-#[cfg(test)]
-mod page;
-
 mod scalar;
 
 mod duration;
@@ -100,15 +93,14 @@ use std::time::Duration;
 use crate::access::Access;
 use crate::limit::policy::Policy;
 
-pub use credentials::{ClientTls, Credentials};
+pub use credentials::{ClientTls, Credentials, Login, Password};
 pub use duration::parse as span;
 pub use envoy::{EnvoyConfig, EnvoyRules};
 pub use fault::{Fault, Faults, Place};
 pub use gate::{
-    ClientFrom, Gate, GateCheck, Gates, MissingKey, Part, PathMatch, PathPattern, RequestFrom, Rule, RuleMatch,
+    ClientFrom, Gate, GateCheck, Gates, KeyPart, MissingKey, PathMatch, PathPattern, RequestFrom, Rule, RuleMatch,
     Template,
 };
-pub use login::{Login, Password};
 pub use resolve::{Setup, built_in, load};
 pub use resp::{RespConfig, THROTTLE};
 pub use restart::{Running, RunningEnvoy};
@@ -117,7 +109,8 @@ pub use sentinel::SentinelConfig;
 pub use source::{Overrides, Source, is_standard_input, origin};
 pub use store::{DEFAULT_KEY_PREFIX, DEFAULT_MAX_KEYS};
 pub use tls::ServerTls;
-pub use watched::Watched;
+pub use version::{lists, scalars};
+pub use watched::{Watched, bounded};
 
 /// All settings of a node.
 #[derive(Debug, Clone)]
@@ -234,7 +227,7 @@ pub struct TelemetryConfig {
 pub const TRACE_ID: &str = "{trace_id}";
 
 /// The policies in force.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Policies {
     pub by_name: BTreeMap<String, Arc<Policy>>,
     /// A hash of their content: equal on nodes that decide alike.
