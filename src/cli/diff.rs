@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::offline::{self, Failure, LOGS_HELP, LogArgs};
+use super::offline::{self, Failure, LOGS_HELP, LogArgs, Trial};
 use super::{complain, fail, load, say, tell};
 use crate::config::{Policies, origin};
 
@@ -14,17 +14,13 @@ mod changes;
 
 mod fail_over;
 
-mod policy_diff;
-
 mod report;
-
-mod text;
 
 mod markdown;
 
-use changes::Changes;
+use changes::{Changed, Changes};
 use fail_over::FailOver;
-use policy_diff::PolicyDiff;
+use markdown::Markdown;
 use report::Report;
 
 /// Compares two configurations by their decisions on a log, offline.
@@ -71,8 +67,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
     }
     let text = match (args.json, args.markdown) {
         (true, _) => report.json(),
-        (_, true) => markdown::write(&report),
-        _ => text::write(&report),
+        (_, true) => Markdown(&report).to_string(),
+        _ => report.to_string(),
     };
     report.excesses().for_each(|line| complain(&line));
     let code = match report.excesses().next() {
@@ -105,11 +101,10 @@ fn compare(args: &Args, old: &Policies, new: &Policies) -> Result<Report, Failur
     let changes = Changes::between(&old.by_name, &new.by_name, &args.policies).map_err(Failure::Usage)?;
     let Changes { added, removed, changed, unchanged } = changes;
     let over = args.logs.over();
-    let mut diffs: Vec<_> = changed.into_iter().map(|changed| PolicyDiff::new(changed, over)).collect();
-    let summary = offline::read(&args.logs, &mut |now, key, cost| {
-        diffs.iter_mut().for_each(|diff| diff.check(now, key, cost));
-    })?;
-    let policies = diffs.into_iter().map(|diff| diff.end(args.logs.top())).collect();
+    let trial = |Changed { old, new, settings }: Changed| (settings, Trial::new(Some(old), new, over, 1));
+    let (settings, trials): (Vec<_>, Vec<_>) = changed.into_iter().map(trial).unzip();
+    let (summary, results) = offline::read(&args.logs, trials)?;
+    let policies = settings.into_iter().zip(results).collect();
     let [old, new] = [&args.old, &args.new].map(|file| origin(file));
     Ok(Report { old, new, summary, added, removed, unchanged, policies, fail_over: args.fail_over.clone() })
 }

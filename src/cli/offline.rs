@@ -39,13 +39,15 @@ mod summary;
 
 mod decider;
 
+mod trial;
+
 mod tally;
 
-pub(super) use decider::{Decider, Outcome};
 pub(super) use instant::text as instant;
 pub(super) use pass::read;
-pub(super) use summary::{Summary, percent, push, share, units};
-pub(super) use tally::{Marked, MarkedChecks, Minute};
+pub(super) use summary::{Summary, percent, share};
+pub(super) use tally::{MarkedChecks, Minute};
+pub(super) use trial::{Result as TrialResult, Trial};
 
 use reader::Format;
 

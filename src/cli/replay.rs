@@ -1,19 +1,17 @@
 //! `tollgate replay`: applies policies to the requests of a log, offline.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use super::offline::{self, Failure, LOGS_HELP, LogArgs, Summary};
-use super::{complain, fail, load, tell};
+use serde_json::{Value, json};
+
+use super::offline::{self, Failure, LOGS_HELP, LogArgs, Minute, Summary, Trial, TrialResult, instant, percent, share};
+use super::{complain, fail, load, shown, tell};
 use crate::config::Policies;
+use crate::limit::drain::Over;
 use crate::limit::policy::Policy;
-
-mod report;
-
-mod policy_replay;
-
-use policy_replay::PolicyReplay;
 
 /// Replays a log through policies, offline.
 #[derive(Debug, clap::Args)]
@@ -37,29 +35,33 @@ pub(super) struct Args {
     json: bool,
 }
 
+/// The result of a replay.
+struct Report {
+    summary: Summary,
+    policies: Vec<TrialResult>,
+}
+
 pub(super) fn run(args: &Args) -> ExitCode {
     match replay(args) {
-        Ok((summary, results)) => {
-            summary.complaints().for_each(|line| complain(&line));
-            if summary.span.is_none() {
+        Ok(report) => {
+            report.summary.complaints().for_each(|line| complain(&line));
+            if report.summary.span.is_none() {
                 complain("the logs have no request, so nothing is decided");
             }
-            let write = if args.json { report::json } else { report::text };
-            tell(&write(&summary, &results), ExitCode::SUCCESS, 2)
+            let text = if args.json { report.json() } else { report.to_string() };
+            tell(&text, ExitCode::SUCCESS, 2)
         }
         Err(Failure::Usage(reason)) => fail(&reason, 1),
         Err(Failure::Log(reason)) => fail(&reason, 2),
     }
 }
 
-fn replay(args: &Args) -> Result<(Summary, Vec<policy_replay::Result>), Failure> {
+fn replay(args: &Args) -> Result<Report, Failure> {
     args.logs.one_reader(&[&args.file])?;
     let (top, over) = (args.logs.top(), args.logs.over());
-    let mut replays: Vec<_> = policies(args)?.into_iter().map(|policy| PolicyReplay::new(policy, top, over)).collect();
-    let summary = offline::read(&args.logs, &mut |now, key, cost| {
-        replays.iter_mut().for_each(|replay| replay.check(now, key, cost));
-    })?;
-    Ok((summary, replays.into_iter().map(|replay| replay.end(top)).collect()))
+    let trials = policies(args)?.into_iter().map(|policy| Trial::new(None, policy, over, top)).collect();
+    let (summary, policies) = offline::read(&args.logs, trials)?;
+    Ok(Report { summary, policies })
 }
 
 /// The named policies, in that order.
@@ -76,4 +78,72 @@ fn policies(args: &Args) -> Result<Vec<Arc<Policy>>, Failure> {
         }
     }
     Ok(named)
+}
+
+impl Report {
+    /// One JSON document, with a line end.
+    fn json(&self) -> String {
+        let mut report = self.summary.json();
+        report["policies"] = self.policies.iter().map(policy).collect();
+        shown::json(&format!("{report:#}\n"))
+    }
+}
+
+fn policy(TrialResult { policy, counts, newly_denied: denied, .. }: &TrialResult) -> Value {
+    let minute =
+        |minute: &Minute| json!({"minute": instant(minute.start), "checks": minute.checks, "denied": minute.marked});
+    let units = |sum: u128| u64::try_from(sum).unwrap_or(u64::MAX);
+    json!({
+        "policy": policy.name,
+        "checks": counts.checks,
+        "allowed": counts.checks - denied.checks,
+        "denied": denied.checks,
+        "denied_share": share(denied.checks, counts.checks),
+        "cost": units(counts.cost),
+        "cost_denied": units(denied.cost),
+        "refused_keys": counts.refused[1],
+        "undecided": counts.undecided,
+        "top_denied_keys": denied.keys.json("denied"),
+        "top_denied_keys_approximate": denied.keys.approximate,
+        "peak_minutes": denied.peaks.iter().map(minute).collect::<Vec<_>>(),
+    })
+}
+
+/// For people; every line ends with a line end.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.summary)?;
+        let names = self.policies.iter().map(|result| result.policy.name.len());
+        let width = names.max().unwrap_or(0).max("POLICY".len());
+        let cost = if self.summary.over == Over::Drain { "COST OWED" } else { "COST DENIED" };
+        writeln!(f, "{:width$}  {:>12}  {:>12}  {:>8}  {cost:>11}", "POLICY", "CHECKS", "DENIED", "SHARE")?;
+        for TrialResult { policy, counts, newly_denied: denied, .. } in &self.policies {
+            let (name, share) = (&policy.name, percent(denied.checks, counts.checks));
+            let (checks, denied, cost) = (counts.checks, denied.checks, percent(denied.cost, counts.cost));
+            writeln!(f, "{name:width$}  {checks:>12}  {denied:>12}  {share:>8}  {cost:>11}")?;
+        }
+        if let Some(Minute { start, checks, .. }) = self.summary.peaks.first() {
+            writeln!(f, "\npeak minute of the log: {} with {checks} requests", instant(*start))?;
+        }
+        self.policies.iter().try_for_each(|result| details(f, result))
+    }
+}
+
+fn details(f: &mut fmt::Formatter<'_>, result: &TrialResult) -> fmt::Result {
+    let TrialResult { policy, counts, newly_denied: denied, .. } = result;
+    let (name, refused) = (&policy.name, counts.refused[1]);
+    if refused > 0 {
+        writeln!(f, "\n{name}: {refused} keys are no IP addresses: their checks are refused")?;
+    }
+    if counts.undecided > 0 {
+        writeln!(f, "\n{name}: {} not decided: more live keys than a store holds", counts.undecided)?;
+    }
+    denied.keys.write(f, &format!("\n{name}: keys denied most"))?;
+    if !denied.peaks.is_empty() {
+        writeln!(f, "\n{name}: minutes denied most")?;
+    }
+    for Minute { start, checks, marked } in &denied.peaks {
+        writeln!(f, "  {marked:>10}  of {checks} at {}", instant(*start))?;
+    }
+    Ok(())
 }

@@ -4,94 +4,88 @@
 //! HTML, no mention, no link. Two characters could still end a span or a cell of a table, and are
 //! escaped.
 
-use super::policy_diff::{BeforeAfter, Result};
-use super::report::Report;
-use super::text::count;
-use crate::cli::offline::{MarkedChecks, Minute, instant, percent, push};
+use std::fmt::{self, Formatter};
+
+use super::changes::SettingChange;
+use super::report::{Report, count};
+use crate::cli::offline::{MarkedChecks, Minute, TrialResult, instant, percent};
 use crate::config::visible;
 
 /// The longest shown text, in characters. A comment on a pull request has a limit.
 const LONGEST: usize = 120;
 
-/// The report as Markdown; every line ends with a line end.
-pub(super) fn write(report: &Report) -> String {
-    let mut text = String::new();
-    push(&mut text, format_args!("### Changed decisions: {} -> {}\n", code(&report.old), code(&report.new)));
-    push(&mut text, format_args!("{}.", report.summary.counted()));
-    if let Some((first, last)) = report.summary.span {
-        push(&mut text, format_args!("From {} to {}.", instant(first), instant(last)));
-    }
-    for (result, share) in report.exceeding() {
-        let denied = percent(result.newly_denied.checks.into(), result.counts.checks.into());
-        push(&mut text, format_args!("\n**{} newly denies {denied}, more than {share}.**", code(result.name())));
-    }
-    for (label, names) in [("Added", &report.added), ("Removed", &report.removed)] {
-        if !names.is_empty() {
-            let names: Vec<_> = names.iter().map(|name| code(name)).collect();
-            push(&mut text, format_args!("\n{label}: {}.", names.join(", ")));
+/// A report as Markdown; every line ends with a line end.
+pub(super) struct Markdown<'r>(pub(super) &'r Report);
+
+impl fmt::Display for Markdown<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let report = self.0;
+        writeln!(
+            f,
+            "### Changed decisions: {} -> {}\n\n{}.",
+            code(&report.old),
+            code(&report.new),
+            report.summary.counts
+        )?;
+        if let Some((first, last)) = report.summary.span {
+            writeln!(f, "From {} to {}.", instant(first), instant(last))?;
         }
+        for (TrialResult { policy, counts, newly_denied, .. }, share) in report.exceeding() {
+            let denied = percent(newly_denied.checks, counts.checks);
+            writeln!(f, "\n**{} newly denies {denied}, more than {share}.**", code(&policy.name))?;
+        }
+        for (label, names) in [("Added", &report.added), ("Removed", &report.removed)] {
+            if !names.is_empty() {
+                let names: Vec<_> = names.iter().map(|name| code(name)).collect();
+                writeln!(f, "\n{label}: {}.", names.join(", "))?;
+            }
+        }
+        if report.policies.is_empty() {
+            return writeln!(f, "\nNo policy of both files differs.");
+        }
+        writeln!(f, "\n| policy | checks | denied before | denied after | newly denied | newly allowed |")?;
+        writeln!(f, "| :-- | --: | --: | --: | --: | --: |")?;
+        report.policies.iter().try_for_each(|(_, result)| row(f, result))?;
+        report.policies.iter().try_for_each(|(settings, result)| policy(f, settings, result))
     }
-    if report.policies.is_empty() {
-        push(&mut text, format_args!("\nNo policy of both files differs."));
-        return text;
-    }
-    push(
-        &mut text,
-        format_args!("\n| policy | checks | denied before | denied after | newly denied | newly allowed |"),
-    );
-    push(&mut text, format_args!("| :-- | --: | --: | --: | --: | --: |"));
-    report.policies.iter().for_each(|result| row(&mut text, result));
-    report.policies.iter().for_each(|result| policy(&mut text, result));
-    text
 }
 
-fn row(text: &mut String, result: &Result) {
-    let all = result.counts.checks;
-    let BeforeAfter { before, after } = result.counts.denied;
+fn row(f: &mut Formatter<'_>, result: &TrialResult) -> fmt::Result {
+    let ([before, after], all) = (result.counts.denied, result.counts.checks);
     let cells = [before, after, result.newly_denied.checks, result.newly_allowed.checks]
-        .map(|part| format!("{part} ({})", percent(part.into(), all.into())));
-    push(text, format_args!("| {} | {all} | {} |", code(result.name()), cells.join(" | ")));
+        .map(|part| format!("{part} ({})", percent(part, all)));
+    writeln!(f, "| {} | {all} | {} |", code(&result.policy.name), cells.join(" | "))
 }
 
-fn policy(text: &mut String, result: &Result) {
-    push(text, format_args!("\n#### {}\n", code(result.name())));
-    for change in &result.changed.settings {
-        push(text, format_args!("- {}: {}", change.setting, code(&change.says)));
+fn policy(f: &mut Formatter<'_>, settings: &[SettingChange], result: &TrialResult) -> fmt::Result {
+    let TrialResult { policy, counts, newly_denied, newly_allowed } = result;
+    writeln!(f, "\n#### {}\n", code(&policy.name))?;
+    for change in settings {
+        writeln!(f, "- {}: {}", change.setting, code(&change.says))?;
     }
-    if result.counts.refused != BeforeAfter::default() {
-        let BeforeAfter { before, after } = result.counts.refused;
-        push(
-            text,
-            format_args!("- Keys that are no IP addresses count as denied: {before} before, {after} after."),
-        );
+    let [before, after] = counts.refused;
+    if counts.refused != [0; 2] {
+        writeln!(f, "- Keys that are no IP addresses count as denied: {before} before, {after} after.")?;
     }
-    if result.counts.undecided > 0 {
-        push(text, format_args!("- {} not decided: more live keys than a store holds.", result.counts.undecided));
+    if counts.undecided > 0 {
+        writeln!(f, "- {} not decided: more live keys than a store holds.", counts.undecided)?;
     }
-    keys(text, "newly denied", &result.newly_denied);
-    keys(text, "newly allowed", &result.newly_allowed);
+    keys(f, "newly denied", newly_denied)?;
+    keys(f, "newly allowed", newly_allowed)
 }
 
-fn keys(text: &mut String, label: &str, side: &MarkedChecks) {
-    let Some(Minute { start, checks, marked }) = side.peaks.first() else { return };
-    push(
-        text,
-        format_args!("\n{}: peak {marked} of {checks} checks at {}.", capital(label, side), instant(*start)),
-    );
-    if side.keys.top.is_empty() {
-        return;
+fn keys(f: &mut Formatter<'_>, label: &str, side: &MarkedChecks) -> fmt::Result {
+    let Some(Minute { start, checks, marked }) = side.peaks.first() else { return Ok(()) };
+    let (all, noun) = (side.checks, if side.checks == 1 { "check" } else { "checks" });
+    write!(f, "\n{all} {noun} of {} {label}: ", count(side))?;
+    writeln!(f, "peak {marked} of {checks} checks at {}.", instant(*start))?;
+    if !side.keys.top.is_empty() {
+        writeln!(f, "\n| key {label} | checks |\n| :-- | --: |")?;
     }
-    push(text, format_args!("\n| key {label} | checks |"));
-    push(text, format_args!("| :-- | --: |"));
-    for (key, found) in &side.keys.top {
-        push(text, format_args!("| {} | {} |", code(key), found.checks));
-    }
-}
-
-/// The subject of a sentence on one side.
-fn capital(label: &str, side: &MarkedChecks) -> String {
-    let checks = side.checks;
-    format!("{checks} {} of {} {label}", if checks == 1 { "check" } else { "checks" }, count(side))
+    side.keys
+        .top
+        .iter()
+        .try_for_each(|(key, found)| writeln!(f, "| {} | {} |", code(key), found.checks))
 }
 
 /// The text as a code span, also inside a table.

@@ -1,11 +1,14 @@
-//! The report of a diff, and its form for programs.
+//! The report of a diff, for programs and for people.
+
+use std::fmt;
 
 use serde_json::{Value, json};
 
+use super::changes::SettingChange;
 use super::fail_over::FailOver;
-use super::policy_diff::{BeforeAfter, Result};
-use crate::cli::offline::{MarkedChecks, Minute, Summary, instant, share};
+use crate::cli::offline::{MarkedChecks, Minute, Summary, TrialResult, instant, percent, share};
 use crate::cli::shown;
+use crate::config::visible;
 
 /// The result of a diff.
 pub(super) struct Report {
@@ -17,75 +20,59 @@ pub(super) struct Report {
     pub(super) removed: Vec<String>,
     /// The number of policies that are equal.
     pub(super) unchanged: usize,
-    /// The policies that differ.
-    pub(super) policies: Vec<Result>,
+    /// The policies that differ, with their settings that differ.
+    pub(super) policies: Vec<(Vec<SettingChange>, TrialResult)>,
     pub(super) fail_over: Option<FailOver>,
 }
 
 impl Report {
     /// The policies that newly deny more than `--fail-over` permits.
-    pub(super) fn exceeding(&self) -> impl Iterator<Item = (&Result, &FailOver)> {
-        let exceeds =
-            |result: &&Result, share: &FailOver| share.is_exceeded(result.newly_denied.checks, result.counts.checks);
-        self.fail_over.iter().flat_map(move |share| {
-            self.policies.iter().filter(move |result| exceeds(result, share)).map(move |result| (result, share))
-        })
+    pub(super) fn exceeding(&self) -> impl Iterator<Item = (&TrialResult, &FailOver)> {
+        let results = self.policies.iter().filter_map(|(_, result)| Some((result, self.fail_over.as_ref()?)));
+        results.filter(|(result, share)| share.is_exceeded(result.newly_denied.checks, result.counts.checks))
     }
 
     /// A complaint for each of these policies.
     pub(super) fn excesses(&self) -> impl Iterator<Item = String> {
         self.exceeding().map(|(result, share)| {
             let (newly_denied, checks) = (result.newly_denied.checks, result.counts.checks);
-            format!("{}: {newly_denied} of {checks} checks are newly denied, more than {share}", result.name())
+            format!("{}: {newly_denied} of {checks} checks are newly denied, more than {share}", result.policy.name)
         })
     }
 
-    /// The report as one JSON document, with a line end.
+    /// One JSON document, with a line end.
     pub(super) fn json(&self) -> String {
         let mut report = self.summary.json();
-        let exceeding: Vec<_> = self.exceeding().map(|(result, _)| result.name()).collect();
+        let exceeding: Vec<_> = self.exceeding().map(|(result, _)| &result.policy.name).collect();
         let fail_over = self.fail_over.as_ref();
-        let members = [
-            ("old", json!(self.old)),
-            ("new", json!(self.new)),
-            ("added", json!(self.added)),
-            ("removed", json!(self.removed)),
-            ("unchanged", json!(self.unchanged)),
-            ("policies", self.policies.iter().map(policy).collect()),
-            (
-                "fail_over",
-                json!(fail_over.map(|share| json!({"share": share.to_string(), "exceeded_by": exceeding}))),
-            ),
-        ];
-        report.extend(members.into_iter().map(|(name, value)| (name.to_owned(), value)));
-        shown::json(&format!("{:#}\n", Value::Object(report)))
+        report["old"] = json!(self.old);
+        report["new"] = json!(self.new);
+        report["added"] = json!(self.added);
+        report["removed"] = json!(self.removed);
+        report["unchanged"] = json!(self.unchanged);
+        report["policies"] = self.policies.iter().map(policy).collect();
+        report["fail_over"] =
+            json!(fail_over.map(|share| json!({"share": share.to_string(), "exceeded_by": exceeding})));
+        shown::json(&format!("{report:#}\n"))
     }
 }
 
-impl Result {
-    /// The name of the policy.
-    pub(super) fn name(&self) -> &str {
-        &self.changed.new.name
-    }
-}
-
-fn policy(result: &Result) -> Value {
+fn policy((settings, result): &(Vec<SettingChange>, TrialResult)) -> Value {
     let counts = &result.counts;
-    let checks = counts.checks;
-    let BeforeAfter { before, after } = counts.denied;
-    let settings = result.changed.settings.iter();
+    let ([before, after], checks) = (counts.denied, counts.checks);
+    let setting = |change: &SettingChange| json!({"setting": change.setting, "says": change.says});
     json!({
-        "policy": result.name(),
-        "changed": settings.map(|change| json!({"setting": change.setting, "says": change.says})).collect::<Vec<_>>(),
+        "policy": result.policy.name,
+        "changed": settings.iter().map(setting).collect::<Vec<_>>(),
         "checks": checks,
         "denied_before": before,
-        "denied_before_share": share(before.into(), checks.into()),
+        "denied_before_share": share(before, checks),
         "denied_after": after,
-        "denied_after_share": share(after.into(), checks.into()),
+        "denied_after_share": share(after, checks),
         "newly_denied": side(&result.newly_denied, checks),
         "newly_allowed": side(&result.newly_allowed, checks),
-        "refused_keys_before": counts.refused.before,
-        "refused_keys_after": counts.refused.after,
+        "refused_keys_before": counts.refused[0],
+        "refused_keys_after": counts.refused[1],
         "undecided": counts.undecided,
     })
 }
@@ -95,10 +82,65 @@ fn side(side: &MarkedChecks, checks: u64) -> Value {
         |minute: &Minute| json!({"minute": instant(minute.start), "checks": minute.checks, "changed": minute.marked});
     json!({
         "checks": side.checks,
-        "share": share(side.checks.into(), checks.into()),
+        "share": share(side.checks, checks),
         "keys": side.keys.count,
         "keys_approximate": side.keys.approximate,
         "top_keys": side.keys.json("checks"),
         "peak_minute": side.peaks.first().map(minute),
     })
+}
+
+/// For people; every line ends with a line end.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} -> {}\n{}", visible(&self.old), visible(&self.new), self.summary)?;
+        for (label, names) in [("added", &self.added), ("removed", &self.removed)] {
+            if !names.is_empty() {
+                writeln!(f, "{label}: {}", names.join(", "))?;
+            }
+        }
+        if self.policies.is_empty() {
+            writeln!(f, "\nno policy of both files differs")?;
+        }
+        self.policies.iter().try_for_each(|(settings, result)| write_policy(f, settings, result))
+    }
+}
+
+fn write_policy(f: &mut fmt::Formatter<'_>, settings: &[SettingChange], result: &TrialResult) -> fmt::Result {
+    let TrialResult { policy, counts, newly_denied: denied, newly_allowed: allowed } = result;
+    writeln!(f, "\n{}", policy.name)?;
+    for change in settings {
+        writeln!(f, "  {}: {}", change.setting, change.says)?;
+    }
+    let ([before, after], [refused_before, refused_after]) = (counts.denied, counts.refused);
+    writeln!(f, "  {:14}{:>12}", "checks", counts.checks)?;
+    for (label, part, detail) in [
+        ("denied before", before, String::new()),
+        ("denied after", after, String::new()),
+        ("newly denied", denied.checks, detail(denied)),
+        ("newly allowed", allowed.checks, detail(allowed)),
+    ] {
+        writeln!(f, "  {label:14}{part:>12}  {:>8}{detail}", percent(part, counts.checks))?;
+    }
+    if counts.refused != [0; 2] {
+        write!(f, "  keys that are no IP addresses count as denied: ")?;
+        writeln!(f, "{refused_before} before, {refused_after} after")?;
+    }
+    if counts.undecided > 0 {
+        writeln!(f, "  {} not decided: more live keys than a store holds", counts.undecided)?;
+    }
+    denied.keys.write(f, "  keys newly denied most")?;
+    allowed.keys.write(f, "  keys newly allowed most")
+}
+
+/// The number of keys and the peak minute of one side; empty without a check.
+fn detail(side: &MarkedChecks) -> String {
+    let Some(Minute { start, checks, marked }) = side.peaks.first() else { return String::new() };
+    format!("  {}, peak {marked} of {checks} at {}", count(side), instant(*start))
+}
+
+/// The number of keys of one side.
+pub(super) fn count(side: &MarkedChecks) -> String {
+    let least = if side.keys.approximate { "at least " } else { "" };
+    format!("{least}{} {}", side.keys.count, if side.keys.count == 1 { "key" } else { "keys" })
 }

@@ -48,7 +48,7 @@ impl AccessLog {
         let is_status = |status: &&[u8]| status.len() == 3 && status.iter().all(u8::is_ascii_digit);
         let status = word(&mut rest).filter(is_status).ok_or("no status of three digits")?;
         let bytes = word(&mut rest).ok_or("no number of bytes")?;
-        let bytes = if bytes == b"-" { 0 } else { text(bytes)?.parse().map_err(|_| "no number of bytes")? };
+        let bytes = if bytes == b"-" { 0 } else { number(bytes).ok_or("no number of bytes")? };
         let mut words = request.split(|byte| *byte == b' ');
         let key = match self.key {
             Field::Client => client,
@@ -60,10 +60,7 @@ impl AccessLog {
             Field::UserAgent => nth_quoted(&mut rest, 1),
             Field::Forwarded => forwarded(nth_quoted(&mut rest, 2))?,
         };
-        // A dash marks an unknown value.
-        let key = Some(key).filter(|key| *key != b"-").map(text).transpose()?;
-        let is_host = matches!(self.key, Field::Client | Field::Forwarded);
-        let key = if is_host { key.and_then(client::host) } else { key.map(Cow::Borrowed) };
+        let key = client::key_of(key, matches!(self.key, Field::Client | Field::Forwarded))?;
         Ok(Entry { time, key, cost: self.cost.unwrap_or(bytes) })
     }
 
@@ -98,7 +95,7 @@ fn check_head(client: &[u8], ident: &[u8], user: &[u8]) -> Result<(), &'static s
 /// Whether `first` is the server and the client is second; otherwise the second word is usually a
 /// dash. An address with a port may be either, and is the server only before another address.
 fn is_server(first: &[u8], second: &[u8]) -> bool {
-    let is_address = |word| client::address(std::str::from_utf8(word).unwrap_or_default()).is_some();
+    let is_address = |word| client::of_bytes(word).is_some();
     let has_port = || {
         let colon = memchr::memrchr(b':', first);
         colon.is_some_and(|colon| matches!(&first[colon + 1..], port @ [_, ..] if port.iter().all(u8::is_ascii_digit)))
@@ -118,7 +115,7 @@ fn host<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
 }
 
 /// The text up to the next blank.
-fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+pub(super) fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let end = memchr::memchr(b' ', rest).unwrap_or(rest.len());
     let (word, after) = rest.split_at(end);
     *rest = after.strip_prefix(b" ").unwrap_or(after);
@@ -141,8 +138,12 @@ fn forwarded(list: &[u8]) -> Result<&[u8], &'static str> {
     }
 }
 
+fn number(bytes: &[u8]) -> Option<u64> {
+    std::str::from_utf8(bytes).ok()?.parse().ok()
+}
+
 /// The text between quotes; a quote after a backslash is part of the text.
-fn quoted<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+pub(super) fn quoted<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let inside = rest.strip_prefix(b"\"")?;
     let mut from = 0;
     loop {
@@ -153,10 +154,6 @@ fn quoted<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
         }
         from = end + 2;
     }
-}
-
-fn text(bytes: &[u8]) -> Result<&str, &'static str> {
-    std::str::from_utf8(bytes).map_err(|_| "the key is not UTF-8")
 }
 
 #[cfg(test)]

@@ -16,8 +16,19 @@ pub(super) fn key(field: &str) -> Cow<'_, str> {
     address(first).map_or(Cow::Borrowed(field), |address| Cow::Owned(address.to_string()))
 }
 
+/// The key in a field of an access log; none for the dash of an unknown value. `is_host`: the field
+/// has the client.
+///
+/// # Errors
+/// When the field is not UTF-8.
+pub(super) fn key_of(field: &[u8], is_host: bool) -> Result<Option<Cow<'_, str>>, &'static str> {
+    let text = std::str::from_utf8(field).map_err(|_| "the key is not UTF-8")?;
+    let key = Some(text).filter(|key| *key != "-");
+    Ok(if is_host { key.and_then(host) } else { key.map(Cow::Borrowed) })
+}
+
 /// The key of an access log's client, which may also be a host with a port. None if it is unknown.
-pub(super) fn host(field: &str) -> Option<Cow<'_, str>> {
+fn host(field: &str) -> Option<Cow<'_, str>> {
     match key(field) {
         Cow::Borrowed(name) if name == "-" || name.eq_ignore_ascii_case("unknown") => None,
         Cow::Borrowed(name) => {

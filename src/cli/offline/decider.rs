@@ -16,8 +16,8 @@ use crate::store::{Done, MemoryStore, Subject, Work};
 /// With fewer keys than this, a sweep of expired keys is not worthwhile.
 const FEW: usize = 65_536;
 
-pub(in crate::cli) struct Decider {
-    pub(in crate::cli) policy: Arc<Policy>,
+pub(super) struct Decider {
+    pub(super) policy: Arc<Policy>,
     over: Over,
     store: MemoryStore,
     /// The store's clock, us.
@@ -28,31 +28,34 @@ pub(in crate::cli) struct Decider {
 }
 
 /// The result of one request.
-pub(in crate::cli) enum Outcome<'k> {
-    /// The policy's key type does not accept the key.
-    Refused,
-    /// The embedded store is full of live keys.
-    Undecided,
-    Decided {
-        /// The normalised key.
-        key: Cow<'k, str>,
-        denied: bool,
-        charged: u64,
-    },
+#[derive(Default)]
+pub(super) struct Outcome<'k> {
+    /// The normalised key, or the written one if it is refused.
+    pub(super) key: Cow<'k, str>,
+    /// Whether the policy's key type does not accept the key.
+    pub(super) is_refused: bool,
+    pub(super) is_denied: bool,
+    pub(super) charged: u64,
 }
 
 impl Decider {
-    pub(in crate::cli) fn new(policy: Arc<Policy>, over: Over) -> Self {
+    pub(super) fn new(policy: Arc<Policy>, over: Over) -> Self {
         let time = Arc::new(AtomicU64::new(0));
         let store = MemoryStore::new(Clock::manual(time.clone()), DEFAULT_MAX_KEYS);
         Self { policy, over, store, time, fingerprinter: Fingerprinter::default(), sweep: (FEW, 0) }
     }
 
-    /// Decides one request at `now`, which never precedes the last request's time.
-    pub(in crate::cli) fn decide<'k>(&mut self, now: Micros, written: &'k str, cost: u64) -> Outcome<'k> {
-        let Ok(key) = self.policy.key_type.normalise(written) else { return Outcome::Refused };
+    /// Decides one request at `now`, which never precedes the last request's time. None if the
+    /// embedded store is full of live keys.
+    pub(super) fn decide<'k>(&mut self, now: Micros, written: &'k str, cost: u64) -> Option<Outcome<'k>> {
+        let Ok(key) = self.policy.key_type.normalise(written) else {
+            // The caller gets an error, and no permission.
+            return Some(Outcome { key: written.into(), is_refused: true, is_denied: true, charged: 0 });
+        };
         let policy = match self.policy.applied(&key, written) {
-            Applied::Listed(listed) => return Outcome::Decided { key, denied: listed == Listed::Deny, charged: 0 },
+            Applied::Listed(listed) => {
+                return Some(Outcome { key, is_denied: listed == Listed::Deny, ..Outcome::default() });
+            }
             Applied::Counted(policy) => policy.clone(),
         };
         let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
@@ -63,10 +66,9 @@ impl Decider {
             Over::Drain => self.store.run(&subject, &Work::Drain(cost), &[]).and_then(Done::taken),
         };
         self.make_room(now);
-        let Ok(taken) = done else { return Outcome::Undecided };
-        let verdict = taken.ruling.verdicts.first();
-        let (denied, charged) = verdict.map_or((false, 0), |verdict| (!verdict.allowed, verdict.charged()));
-        Outcome::Decided { key, denied, charged }
+        let verdicts = done.ok()?.ruling.verdicts;
+        let (is_denied, charged) = verdicts.first().map_or((false, 0), |verdict| (!verdict.allowed, verdict.charged()));
+        Some(Outcome { key, is_refused: false, is_denied, charged })
     }
 
     /// Frees expired keys whenever the number of keys has doubled.

@@ -3,7 +3,8 @@
 //! jiff's timestamps end a day before the year 9999 does, so only its civil times are used.
 
 use jiff::SignedDuration;
-use jiff::civil::{Date, DateTime};
+use jiff::civil::DateTime;
+use jiff::fmt::strtime::BrokenDownTime;
 use jiff::fmt::temporal::Pieces;
 use jiff::tz::Offset;
 
@@ -14,32 +15,11 @@ const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 /// The first us after the year 9999.
 const END: Micros = 253_402_300_800 * MICROS_PER_SECOND;
 
-/// `10/Oct/2000:13:55:36 -0700`; negative before the epoch.
+/// `10/Oct/2000:13:55:36 -0700`; negative before the epoch. A leap second counts as the last second
+/// of its minute.
 pub(super) fn common_log(text: &[u8]) -> Option<i64> {
-    let text = std::str::from_utf8(text).ok()?;
-    let shape = |(at, byte): (usize, u8)| match at {
-        2 | 6 => byte == b'/',
-        11 | 14 | 17 => byte == b':',
-        20 => byte == b' ',
-        21 => matches!(byte, b'+' | b'-'),
-        3..=5 => byte.is_ascii_alphabetic(),
-        _ => byte.is_ascii_digit(),
-    };
-    if text.len() != 26 || !text.bytes().enumerate().all(shape) {
-        return None;
-    }
-    let number = |from: usize, to: usize| text[from..to].parse::<i16>().ok();
-    let small = |from: usize| number(from, from + 2).and_then(|number| i8::try_from(number).ok());
-    let date = Date::new(number(7, 11)?, month(&text[3..6])?, small(0)?).ok()?;
-    let (hour, minute) = (small(12)?, small(15)?);
-    // A leap second counts as the last second of its minute.
-    let second = small(18)?.min(59);
-    if !(0..=23).contains(&hour) || !(0..=59).contains(&minute) {
-        return None;
-    }
-    let east = i32::from(small(22)?) * 3600 + i32::from(small(24)?) * 60;
-    let offset = Offset::from_seconds(if text.as_bytes()[21] == b'-' { -east } else { east }).ok()?;
-    micros(date.at(hour, minute, second, 0), offset)
+    let time = BrokenDownTime::parse("%d/%b/%Y:%H:%M:%S %z", text).ok()?;
+    micros(time.to_datetime().ok()?, time.offset()?)
 }
 
 /// `2026-11-21T10:41:53.312Z`, with any offset; the offset is required. Negative before the epoch.
@@ -99,11 +79,6 @@ pub(super) fn fraction(number: f64) -> Option<Micros> {
     };
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is from 0 to 10^17")]
     Some((number * scale).round() as Micros)
-}
-
-fn month(name: &str) -> Option<i8> {
-    const NAMES: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    (1..).zip(NAMES).find(|(_, known)| *known == name).map(|(number, _)| number)
 }
 
 fn micros(civil: DateTime, offset: Offset) -> Option<i64> {

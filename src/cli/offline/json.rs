@@ -4,9 +4,10 @@
 //! member's own.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::collections::BTreeMap;
 
-use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::client;
@@ -52,8 +53,12 @@ const CLOSE: Micros = 2 * MICROS_PER_SECOND;
 const NAMES: usize = 30;
 const DEPTH: usize = 4;
 
-/// The members in use: time, key and cost.
-type Paths<'p> = [Option<&'p str>; 3];
+/// The members of an object, whose values nobody has parsed yet.
+type Object<'a> = BTreeMap<Name<'a>, &'a RawValue>;
+
+/// The name of a member, which allocates only if it has escapes.
+#[derive(Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Reads JSON lines.
 #[derive(Debug)]
@@ -71,26 +76,20 @@ impl Members {
     }
 
     /// See [`super::reader::Reader::read`].
-    pub(super) fn read<'a>(&mut self, line: &'a [u8]) -> Result<Entry<'a>, Cow<'static, str>> {
-        let time = match &mut self.time {
+    pub(super) fn read(&mut self, line: &[u8]) -> Result<Entry<'static>, Cow<'static, str>> {
+        let object: Object<'_> = serde_json::from_slice(line).map_err(reason)?;
+        let name = match &mut self.time {
             Some(time) => time,
-            unknown => unknown.insert(time_of_line(line)?),
+            unknown => unknown.insert(time_of_line(&object)?),
         };
+        let time = find(&object, name).ok_or_else(|| format!("no member `{name}`"))?;
+        let time = time_of(&time).map_err(|wrong| format!("`{name}` {wrong}"))?;
         let cost = match &self.cost {
-            Cost::Always(_) => None,
-            Cost::Field(name) => Some(name.as_str()),
+            Cost::Always(cost) => *cost,
+            Cost::Field(name) => find(&object, name).map_or(Ok(None), |cost| cost_of(&cost))?.unwrap_or(1),
         };
-        let mut found = Found { time_name: time, ..Found::default() };
-        let object = Object { paths: [Some(time.as_str()), Some(self.key.as_str()), cost], found: &mut found };
-        let mut json = serde_json::Deserializer::from_slice(line);
-        let read = json.deserialize_map(object).and_then(|()| json.end());
-        read.map_err(reason)?;
-        let time = found.time.ok_or_else(|| format!("no member `{time}`"))?;
-        let cost = match self.cost {
-            Cost::Always(cost) => cost,
-            Cost::Field(_) => found.cost.unwrap_or(1),
-        };
-        Ok(Entry { time, key: found.key, cost })
+        let key = find(&object, &self.key).map_or(Ok(None), key_of)?;
+        Ok(Entry { time, key: key.map(Cow::Owned), cost })
     }
 }
 
@@ -99,21 +98,39 @@ fn reason(error: serde_json::Error) -> Cow<'static, str> {
     error.to_string().replace(" at line 1 column ", " at column ").into()
 }
 
+/// The value at a path. An array counts as its first entry, as the values of a header field do.
+fn find(object: &Object<'_>, path: &str) -> Option<Value> {
+    let first = |raw: &RawValue| match serde_json::from_str(raw.get()) {
+        Ok(Value::Array(entries)) => Some(entries.into_iter().next().unwrap_or_default()),
+        value => value.ok(),
+    };
+    object.iter().find_map(|(Name(name), value)| match path.strip_prefix(&**name)? {
+        "" => first(value),
+        below => below_of(&first(value)?, below.strip_prefix('.')?).cloned(),
+    })
+}
+
+/// The value at a path below another one.
+fn below_of<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
+    value.as_object()?.iter().find_map(|(name, value)| {
+        let value = if let Value::Array(entries) = value { entries.first().unwrap_or(&Value::Null) } else { value };
+        match path.strip_prefix(name.as_str())? {
+            "" => Some(value),
+            below => below_of(value, below.strip_prefix('.')?),
+        }
+    })
+}
+
 /// The member with the time of a line.
 ///
 /// # Errors
 /// When there is none, or there are several that differ.
-fn time_of_line(line: &[u8]) -> Result<String, Cow<'static, str>> {
-    let object: Map<String, Value> = serde_json::from_slice(line).map_err(reason)?;
-    if object.contains_key(TIME) {
+fn time_of_line(object: &Object<'_>) -> Result<String, Cow<'static, str>> {
+    let value = |name| object.get(&Name(Cow::Borrowed(name))).and_then(|raw| serde_json::from_str(raw.get()).ok());
+    if object.contains_key(&Name(TIME.into())) {
         return Ok(TIME.to_owned());
     }
-    let instant = |value: &Value| match value {
-        Value::String(text) => instant::text_in_log(text)?.ok(),
-        Value::Number(number) => number.as_u64().map_or_else(|| instant::fraction(number.as_f64()?), instant::number),
-        _ => None,
-    };
-    let found: Vec<_> = TIMES.iter().filter_map(|name| Some((*name, instant(object.get(*name)?)?))).collect();
+    let found: Vec<_> = TIMES.iter().filter_map(|name| Some((*name, time_of(&value(name)?).ok()?))).collect();
     match found.as_slice() {
         [] => Err("no member `time`: name the one with the time by --time".into()),
         [(name, first), others @ ..] => match others.iter().find(|(_, other)| other.abs_diff(*first) > CLOSE) {
@@ -144,207 +161,40 @@ fn add_names(object: &Map<String, Value>, before: &str, depth: usize, names: &mu
     }
 }
 
-/// The values of one line.
-#[derive(Default)]
-struct Found<'n, 'de> {
-    time_name: &'n str,
-    time: Option<Micros>,
-    key: Option<Cow<'de, str>>,
-    cost: Option<u64>,
-}
-
-/// Reads the members of an object that begin or end these paths.
-struct Object<'p, 'f, 'n, 'de> {
-    paths: Paths<'p>,
-    found: &'f mut Found<'n, 'de>,
-}
-
-impl<'de> Visitor<'de> for Object<'_, '_, '_, 'de> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(Step { ends, below }) = map.next_key_seed(Name(self.paths))? {
-            if ends == [false; 3] && below == [None; 3] {
-                map.next_value::<IgnoredAny>()?;
-            } else {
-                map.next_value_seed(Member { ends, below, found: self.found })?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The paths that a member ends, and those that go on below it.
-#[derive(Default)]
-struct Step<'p> {
-    ends: [bool; 3],
-    below: Paths<'p>,
-}
-
-struct Name<'p>(Paths<'p>);
-
-impl<'de, 'p> DeserializeSeed<'de> for Name<'p> {
-    type Value = Step<'p>;
-
-    fn deserialize<D: Deserializer<'de>>(self, name: D) -> Result<Step<'p>, D::Error> {
-        name.deserialize_str(self)
-    }
-}
-
-impl<'p> Visitor<'_> for Name<'p> {
-    type Value = Step<'p>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a name")
-    }
-
-    fn visit_str<E: Error>(self, name: &str) -> Result<Step<'p>, E> {
-        let mut step = Step::default();
-        for (place, path) in self.0.into_iter().enumerate() {
-            match path.and_then(|path| path.strip_prefix(name)) {
-                Some("") => step.ends[place] = true,
-                Some(rest) => step.below[place] = rest.strip_prefix('.'),
-                None => {}
-            }
-        }
-        Ok(step)
-    }
-}
-
-/// A member in use. An array counts as its first entry, as the values of a header field do.
-struct Member<'p, 'f, 'n, 'de> {
-    ends: [bool; 3],
-    below: Paths<'p>,
-    found: &'f mut Found<'n, 'de>,
-}
-
-impl<'de> DeserializeSeed<'de> for Member<'_, '_, '_, 'de> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<(), D::Error> {
-        value.deserialize_any(self)
-    }
-}
-
-impl<'de> Member<'_, '_, '_, 'de> {
-    /// A value of another type is at fault only if a path ends here.
-    fn refuse<E: Error>(&self, value: Unexpected<'_>) -> Result<(), E> {
-        if self.ends == [false; 3] { Ok(()) } else { Err(E::invalid_type(value, self)) }
-    }
-
-    fn note<E: Error>(self, value: Scalar<'de>) -> Result<(), E> {
-        let [is_time, is_key, is_cost] = self.ends;
-        if is_time {
-            let instant =
-                time_of(&value).map_err(|wrong| E::custom(format_args!("`{}` {wrong}", self.found.time_name)))?;
-            self.found.time = Some(instant);
-        }
-        if is_cost {
-            self.found.cost = cost_of(&value).map_err(E::custom)?;
-        }
-        if is_key {
-            self.found.key = key_of(value).map_err(E::custom)?;
-        }
-        Ok(())
-    }
-}
-
-impl<'de> Visitor<'de> for Member<'_, '_, '_, 'de> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text or a number that is not negative")
-    }
-
-    fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<(), E> {
-        self.note(Scalar::Text(Cow::Borrowed(text)))
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
-        self.note(Scalar::Text(Cow::Owned(text.to_owned())))
-    }
-
-    fn visit_u64<E: Error>(self, number: u64) -> Result<(), E> {
-        self.note(Scalar::Integer(number))
-    }
-
-    fn visit_f64<E: Error>(self, number: f64) -> Result<(), E> {
-        self.note(Scalar::Number(number))
-    }
-
-    fn visit_i64<E: Error>(self, number: i64) -> Result<(), E> {
-        self.refuse(Unexpected::Signed(number))
-    }
-
-    fn visit_bool<E: Error>(self, flag: bool) -> Result<(), E> {
-        self.refuse(Unexpected::Bool(flag))
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<(), E> {
-        self.note(Scalar::Null)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
-        entries.next_element_seed(self)?;
-        while entries.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
-        self.refuse(Unexpected::Map)?;
-        Object { paths: self.below, found: self.found }.visit_map(map)
-    }
-}
-
-/// A scalar value of a useful type.
-enum Scalar<'de> {
-    Text(Cow<'de, str>),
-    Integer(u64),
-    Number(f64),
-    Null,
-}
-
-fn time_of(value: &Scalar<'_>) -> Result<Micros, &'static str> {
+fn time_of(value: &Value) -> Result<Micros, &'static str> {
     let instant = match value {
-        Scalar::Text(text) => instant::text_in_log(text).transpose()?,
-        Scalar::Integer(number) => instant::number(*number),
-        Scalar::Number(number) => instant::fraction(*number),
-        Scalar::Null => None,
+        Value::String(text) => instant::text_in_log(text).transpose()?,
+        Value::Number(number) => number.as_u64().map_or_else(|| instant::fraction(number.as_f64()?), instant::number),
+        _ => None,
     };
     instant.ok_or("is neither RFC 3339 such as `2026-11-21T10:41:53Z` nor a number since 1970")
 }
 
-fn key_of(value: Scalar<'_>) -> Result<Option<Cow<'_, str>>, &'static str> {
+fn key_of(value: Value) -> Result<Option<String>, &'static str> {
     match value {
         // Servers write a dash for an unknown value.
-        Scalar::Text(text) if text == "-" => Ok(None),
-        Scalar::Text(Cow::Borrowed(text)) => Ok(Some(client::key(text))),
-        Scalar::Text(Cow::Owned(text)) => Ok(Some(client::key(&text).into_owned().into())),
-        Scalar::Integer(number) => Ok(Some(number.to_string().into())),
-        Scalar::Number(_) => Err("the key is neither a text nor an integer"),
-        Scalar::Null => Ok(None),
+        Value::String(text) if text == "-" => Ok(None),
+        Value::String(text) => Ok(Some(client::key(&text).into_owned())),
+        Value::Number(number) if number.is_u64() => Ok(Some(number.to_string())),
+        Value::Null => Ok(None),
+        _ => Err("the key is neither a text nor an integer"),
     }
 }
 
-fn cost_of(value: &Scalar<'_>) -> Result<Option<u64>, &'static str> {
+fn cost_of(value: &Value) -> Result<Option<u64>, &'static str> {
     let whole = |number: f64| {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is an integer below 2^53")]
         (number.fract() == 0.0 && (0.0..9e15).contains(&number)).then_some(number as u64)
     };
     let cost = match value {
-        Scalar::Null => return Ok(None),
-        Scalar::Integer(number) => Some(*number),
-        Scalar::Number(number) => whole(*number),
-        Scalar::Text(text) if text == "-" => Some(0),
-        Scalar::Text(text) if text.is_empty() => return Ok(None),
-        Scalar::Text(text) if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') => {
+        Value::Null => return Ok(None),
+        Value::String(text) if text.is_empty() => return Ok(None),
+        Value::String(text) if text == "-" => Some(0),
+        Value::String(text) if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') => {
             text.parse().ok().or_else(|| whole(text.parse().ok()?))
         }
-        Scalar::Text(_) => None,
+        Value::Number(number) => number.as_u64().or_else(|| whole(number.as_f64()?)),
+        _ => None,
     };
     cost.map(Some).ok_or("the cost is no integer")
 }

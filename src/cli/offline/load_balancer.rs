@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 
+use super::access_log::{quoted, word};
 use super::client;
 use super::entry::Entry;
 use super::field::{Field, path};
@@ -71,9 +72,7 @@ impl LoadBalancer {
             Field::UserAgent => field(AGENT),
             _ => peer.as_bytes(),
         };
-        let key = std::str::from_utf8(key).map_err(|_| "the key is not UTF-8")?;
-        let key = Some(key).filter(|key| *key != "-");
-        let key = if self.key == Field::Client { key.and_then(client::host) } else { key.map(Cow::Borrowed) };
+        let key = client::key_of(key, self.key == Field::Client)?;
         Ok(Entry { time, key, cost: self.cost.map_or(sent, Ok)? })
     }
 }
@@ -83,31 +82,8 @@ fn values(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = line;
     std::iter::from_fn(move || {
         rest = rest.trim_ascii_start();
-        if rest.is_empty() {
-            return None;
-        }
-        let (value, after) = match rest.strip_prefix(b"\"") {
-            Some(inside) => {
-                let end = closing(inside);
-                (&inside[..end], inside.get(end + 1..).unwrap_or_default())
-            }
-            None => rest.split_at(memchr::memchr(b' ', rest).unwrap_or(rest.len())),
-        };
-        rest = after;
-        Some(value)
+        quoted(&mut rest).or_else(|| word(&mut rest))
     })
-}
-
-/// The place of the quote that ends a value.
-fn closing(inside: &[u8]) -> usize {
-    let mut from = 0;
-    while let Some(at) = inside.get(from..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
-        if inside[from + at] == b'"' {
-            return from + at;
-        }
-        from += at + 2;
-    }
-    inside.len()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::progress::Progress;
 use super::reader::{Format, READABLE, Reader};
 use super::summary::{Counts, Summary};
 use super::tally::{MINUTE, Peaks};
+use super::trial::{Result as TrialResult, Trial};
 use super::{Failure, LogArgs};
 use crate::config::{is_standard_input, origin, visible};
 use crate::limit::time::Micros;
@@ -31,16 +32,14 @@ struct Pass<'a> {
     names: Vec<String>,
     /// The name of the key.
     key: String,
-    /// Called with the instant, the key and the cost of each request. The instants never decrease.
-    check: &'a mut dyn FnMut(Micros, &str, u64),
+    trials: Vec<Trial>,
 }
 
-/// Reads the logs in their order, and calls `check` with the instant, the key and the cost of each
-/// request.
+/// Reads the logs in their order, and decides each request in all trials.
 ///
 /// # Errors
 /// When a log is unreadable, or has lines but no readable one, or when no line has a key.
-pub(in crate::cli) fn read(options: &LogArgs, check: &mut dyn FnMut(Micros, &str, u64)) -> Result<Summary, Failure> {
+pub(in crate::cli) fn read(options: &LogArgs, trials: Vec<Trial>) -> Result<(Summary, Vec<TrialResult>), Failure> {
     let mut pass = Pass {
         options,
         counts: Counts::default(),
@@ -49,7 +48,7 @@ pub(in crate::cli) fn read(options: &LogArgs, check: &mut dyn FnMut(Micros, &str
         names: Vec::new(),
         key: String::new(),
         peaks: Peaks::new(|minute| minute.checks, options.top()),
-        check,
+        trials,
     };
     let opened: Vec<_> = options.logs.iter().map(|log| open(log)).collect::<Result<_, _>>()?;
     let progress = Progress::new(opened.iter().map(|(_, _, bytes)| *bytes).sum());
@@ -60,8 +59,9 @@ pub(in crate::cli) fn read(options: &LogArgs, check: &mut dyn FnMut(Micros, &str
     }
     progress.end();
     pass.check_keys()?;
-    let Pass { counts, unreadable, span, peaks, .. } = pass;
-    Ok(Summary { logs, counts, unreadable, span, peaks: peaks.top(), over: options.over() })
+    let Pass { counts, unreadable, span, peaks, trials, .. } = pass;
+    let summary = Summary { logs, counts, unreadable, span, peaks: peaks.top(), over: options.over() };
+    Ok((summary, trials.into_iter().map(|trial| trial.end(options.top())).collect()))
 }
 
 impl Pass<'_> {
@@ -145,7 +145,7 @@ impl Pass<'_> {
         let now = time.max(latest);
         self.span = Some((first, now));
         self.peaks.add(now, false);
-        (self.check)(now, key, cost);
+        self.trials.iter_mut().for_each(|trial| trial.check(now, key, cost));
     }
 
     fn refuse(&mut self, name: &str, number: u64, reason: &str) {

@@ -4,8 +4,11 @@
 //! wrap it in JSON. Any other prefix stays, and the strict readers then refuse the line. A word of
 //! a prefix must never count as a client.
 
-use serde::Deserialize;
 use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use regex::bytes::Regex;
+use serde::Deserialize;
 
 use super::client;
 
@@ -17,6 +20,36 @@ const LONGEST: usize = 256 * 1024;
 
 /// Most prefixes of one line.
 const PREFIXES: usize = 5;
+
+/// The prefixes that need no time: `<13>1 time host program process message [data] ` of syslog,
+/// `[pod/name/container] ` of `kubectl logs --prefix`, and `web-1  | ` of Compose.
+static NAMES: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let syslog =
+        r#"<[0-9]{1,3}>1 (?:[^ \t]+[ \t]){5}(?:-|(?:\[(?:"(?:\\.|[^"\\])*"|[^\]"])*\])+)[ \t]\s*(?:\xef\xbb\xbf)?"#;
+    pattern(&format!(r"{syslog}|\[[^ \t]*/[^ \t]*\][ \t]|[^ \t]+[ \t]\s*\|[ \t]\s*"))
+});
+
+/// A time as syslog, journald, container runtimes and `ts` write it, also in brackets and behind the
+/// `<13>` of syslog. In brackets it may be the seconds since the start of a machine.
+static TIME: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    let (clock, fraction) = ("[0-9]{2}:[0-9]{2}:[0-9]{2}", "(?:[.,][0-9]*)?");
+    let zone = "(?:Z| ?[+-]00:?00|[+-]00| UTC| GMT| ?[+-][0-9]{2}:?[0-9]{2}|[+-][0-9]{2})?";
+    let date = "(?:[A-Za-z]{3} )?[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]";
+    let day = "[A-Za-z]{3} [0-9 ][0-9] (?:[0-9]{4} )?";
+    let time = format!("(?:{date}{clock}{fraction}{zone}|(?:{day})?{clock}{fraction}|[0-9]{{10}}{fraction})");
+    pattern(&format!(r"(?:<[0-9]{{1,3}}>)?(?:{time}|\[(?:{time}|\s*[0-9]+\.[0-9]*)\])[ \t]\s*"))
+});
+
+/// `stdout F `, as the container runtimes of Kubernetes write behind the time. `P` is a part.
+static CONTAINER: LazyLock<Option<Regex>> = LazyLock::new(|| pattern(r"std(out|err)[ \t](?:F|(P))(?::[^ \t]*)?[ \t]"));
+
+/// The sequences that colour a terminal.
+static COLOUR: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"(?-u)\x1b(?:\[[^@-~]*[@-~]?)?").ok());
+
+/// A pattern of the start of a line, in bytes; none if it is wrong, which the tests would show.
+fn pattern(text: &str) -> Option<Regex> {
+    Regex::new(&format!("(?s-u)^(?:{text})")).ok()
+}
 
 /// The two streams of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -48,7 +81,7 @@ struct Docker<'a> {
     _attrs: Option<serde::de::IgnoredAny>,
 }
 
-/// The rest of a line, and the stream if its end is in the next line.
+/// The line of a server, its stream, and whether its end is in the next line.
 type Unwrapped<'a> = (&'a [u8], Stream, bool);
 
 impl Shipper {
@@ -56,7 +89,7 @@ impl Shipper {
     pub(super) fn unwrap<'a>(&'a mut self, line: &'a [u8]) -> Option<&'a [u8]> {
         let docker = docker(line);
         let inner = docker.as_ref().map_or(line, |docker| docker.log.trim_end_matches(['\n', '\r']).as_bytes());
-        let plain = uncoloured(inner);
+        let plain = COLOUR.as_ref().map_or(inner.into(), |colour| colour.replace_all(inner, &b""[..]));
         let (rest, mut stream, mut is_part) = unprefixed(&plain);
         if let Some(docker) = &docker {
             (stream, is_part) = (docker.stream, !docker.log.ends_with('\n') && docker.log.len() >= DOCKER_PART);
@@ -82,28 +115,6 @@ fn docker(line: &[u8]) -> Option<Docker<'_>> {
     serde_json::from_slice(line).ok()
 }
 
-/// The line without the sequences that colour a terminal.
-fn uncoloured(line: &[u8]) -> Cow<'_, [u8]> {
-    const ESCAPE: u8 = 0x1b;
-    if memchr::memchr(ESCAPE, line).is_none() {
-        return line.into();
-    }
-    let (mut plain, mut rest) = (Vec::with_capacity(line.len()), line);
-    while let Some(at) = memchr::memchr(ESCAPE, rest) {
-        plain.extend_from_slice(&rest[..at]);
-        let after = &rest[at + 1..];
-        rest = match after.strip_prefix(b"[") {
-            Some(sequence) => {
-                let end = sequence.iter().position(|byte| (b'@'..=b'~').contains(byte));
-                end.map_or(&[][..], |end| &sequence[end + 1..])
-            }
-            None => after,
-        };
-    }
-    plain.extend_from_slice(rest);
-    plain.into()
-}
-
 fn unprefixed(line: &[u8]) -> Unwrapped<'_> {
     let mut rest = line;
     for _ in 0..PREFIXES {
@@ -111,12 +122,12 @@ fn unprefixed(line: &[u8]) -> Unwrapped<'_> {
         if rest.starts_with(b"{") {
             break;
         }
-        let stamped = syslog_5424(rest).or_else(|| pod(rest)).or_else(|| service(rest));
-        if let Some(after) = stamped {
+        if let Some(after) = behind(&NAMES, rest) {
             rest = after;
-        } else if let Some(after) = instant(without_priority(rest)) {
-            if let Some(container) = container(after) {
-                return container;
+        } else if let Some(after) = behind(&TIME, rest) {
+            if let Some(found) = CONTAINER.as_ref().and_then(|container| container.captures(after)) {
+                let stream = if &found[1] == b"out" { Stream::Stdout } else { Stream::Stderr };
+                return (&after[found[0].len()..], stream, found.get(2).is_some());
             }
             rest = tagged(after);
         } else {
@@ -126,20 +137,9 @@ fn unprefixed(line: &[u8]) -> Unwrapped<'_> {
     (rest, Stream::default(), false)
 }
 
-/// `stdout F `, as the container runtimes of Kubernetes write behind the time. `P` is a part.
-fn container(rest: &[u8]) -> Option<Unwrapped<'_>> {
-    let (name, rest) = word(rest)?;
-    let stream = match name {
-        b"stdout" => Stream::Stdout,
-        b"stderr" => Stream::Stderr,
-        _ => return None,
-    };
-    let (tags, rest) = word(rest)?;
-    match tags.split(|byte| *byte == b':').next()? {
-        b"F" => Some((rest, stream, false)),
-        b"P" => Some((rest, stream, true)),
-        _ => None,
-    }
+/// The rest of a line behind a pattern.
+fn behind<'a>(pattern: &Option<Regex>, line: &'a [u8]) -> Option<&'a [u8]> {
+    pattern.as_ref()?.find(line).map(|found| &line[found.end()..])
 }
 
 /// Skips the name of a program, `nginx[7]: `, and the host before it. Fluentd separates its tag by
@@ -151,124 +151,6 @@ fn tagged(rest: &[u8]) -> &[u8] {
         return after;
     }
     word(after).filter(|(second, _)| is_tag(second)).map_or(rest, |(_, after)| after)
-}
-
-/// `[pod/name/container] `, as `kubectl logs --prefix` writes.
-fn pod(line: &[u8]) -> Option<&[u8]> {
-    let (name, rest) = word(line.strip_prefix(b"[")?)?;
-    let name = name.strip_suffix(b"]")?;
-    name.contains(&b'/').then_some(rest)
-}
-
-/// `web-1  | `, as Compose writes.
-fn service(line: &[u8]) -> Option<&[u8]> {
-    let (_, rest) = word(line)?;
-    blank(rest.trim_ascii_start().strip_prefix(b"|")?)
-}
-
-/// `<13>` before a time, as syslog sends it.
-fn without_priority(line: &[u8]) -> &[u8] {
-    priority(line).unwrap_or(line)
-}
-
-fn priority(line: &[u8]) -> Option<&[u8]> {
-    let inside = line.strip_prefix(b"<")?;
-    let digits = inside.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    (1..=3).contains(&digits).then_some(&inside[digits..])?.strip_prefix(b">")
-}
-
-/// `<13>1 time host program process message [data] `.
-fn syslog_5424(line: &[u8]) -> Option<&[u8]> {
-    let mut rest = priority(line)?.strip_prefix(b"1 ")?;
-    for _ in 0..5 {
-        (_, rest) = word(rest)?;
-    }
-    rest = match rest.strip_prefix(b"-") {
-        Some(rest) => rest,
-        None => data(rest)?,
-    };
-    let rest = blank(rest)?;
-    Some(rest.strip_prefix(b"\xef\xbb\xbf").unwrap_or(rest))
-}
-
-/// Skips elements in brackets, whose values in quotes may have brackets.
-fn data(mut rest: &[u8]) -> Option<&[u8]> {
-    if !rest.starts_with(b"[") {
-        return None;
-    }
-    while rest.starts_with(b"[") {
-        let (mut is_quoted, mut at) = (false, 1);
-        loop {
-            match (*rest.get(at)?, is_quoted) {
-                (b'\\', true) => at += 1,
-                (b'"', _) => is_quoted = !is_quoted,
-                (b']', false) => break,
-                _ => {}
-            }
-            at += 1;
-        }
-        rest = rest.get(at + 1..)?;
-    }
-    Some(rest)
-}
-
-/// The rest behind a time and its blank.
-fn instant(line: &[u8]) -> Option<&[u8]> {
-    if let Some(inside) = line.strip_prefix(b"[") {
-        // Also the seconds since the start of a machine.
-        let rest = time(inside).or_else(|| seconds(inside.trim_ascii_start()))?;
-        return blank(rest.strip_prefix(b"]")?);
-    }
-    blank(time(line)?)
-}
-
-/// The rest behind a time as syslog, journald, container runtimes and `ts` write it.
-fn time(line: &[u8]) -> Option<&[u8]> {
-    let day = shaped(line, "aaa ").unwrap_or(line);
-    if let Some(rest) = shaped(day, "0000-00-00") {
-        let rest = rest.strip_prefix(b"T").or_else(|| rest.strip_prefix(b" "))?;
-        return Some(zone(fraction(shaped(rest, "00:00:00")?)));
-    }
-    if let Some(rest) = shaped(line, "aaa 00 ").or_else(|| shaped(line, "aaa  0 ")) {
-        let rest = shaped(rest, "0000 ").unwrap_or(rest);
-        return shaped(rest, "00:00:00").map(fraction);
-    }
-    shaped(line, "00:00:00").map(fraction).or_else(|| shaped(line, "0000000000").map(fraction))
-}
-
-/// The rest behind seconds with a fraction.
-fn seconds(text: &[u8]) -> Option<&[u8]> {
-    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let rest = &text[digits..];
-    (digits > 0 && rest.starts_with(b".")).then(|| fraction(rest))
-}
-
-fn fraction(rest: &[u8]) -> &[u8] {
-    let Some(digits) = rest.strip_prefix(b".").or_else(|| rest.strip_prefix(b",")) else { return rest };
-    &digits[digits.iter().take_while(|byte| byte.is_ascii_digit()).count()..]
-}
-
-fn zone(rest: &[u8]) -> &[u8] {
-    let forms = ["Z", "+00:00", "-00:00", "+0000", "-0000", " +00:00", " -00:00", " +0000", " -0000", "+00", "-00"];
-    let named = || [" UTC", " GMT"].iter().find_map(|name| rest.strip_prefix(name.as_bytes()));
-    forms.iter().find_map(|form| shaped(rest, form)).or_else(named).unwrap_or(rest)
-}
-
-/// The rest behind a text of this shape: `0` is any digit, `a` any letter.
-fn shaped<'a>(text: &'a [u8], shape: &str) -> Option<&'a [u8]> {
-    let (head, rest) = text.split_at_checked(shape.len())?;
-    let fits = |(byte, shape): (&u8, u8)| match shape {
-        b'0' => byte.is_ascii_digit(),
-        b'a' => byte.is_ascii_alphabetic(),
-        _ => *byte == shape,
-    };
-    head.iter().zip(shape.bytes()).all(fits).then_some(rest)
-}
-
-/// The rest behind blanks, of which there is one at least.
-fn blank(rest: &[u8]) -> Option<&[u8]> {
-    rest.first().filter(|byte| matches!(byte, b' ' | b'\t'))?;
-    Some(rest.trim_ascii_start())
 }
 
 /// The first word, and the rest behind its blank.

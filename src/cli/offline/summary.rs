@@ -1,8 +1,8 @@
 //! A summary of the logs, and the terms of reports about them.
 
-use std::fmt::Write;
+use std::fmt;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::instant::text as instant;
 use super::reader::Format;
@@ -15,7 +15,7 @@ use crate::limit::time::Micros;
 pub(in crate::cli) struct Summary {
     /// Each log with its format, none if it is empty.
     pub(super) logs: Vec<(String, Option<Format>)>,
-    pub(super) counts: Counts,
+    pub(in crate::cli) counts: Counts,
     /// `access.log:17: why`, for the first few unreadable lines.
     pub(in crate::cli) unreadable: Vec<String>,
     /// The instants of the first and the last request, us.
@@ -27,7 +27,7 @@ pub(in crate::cli) struct Summary {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Counts {
+pub(in crate::cli) struct Counts {
     /// All lines except blank ones.
     pub(super) lines: u64,
     /// Lines that contain a request.
@@ -55,65 +55,54 @@ impl Summary {
     }
 
     /// The members of a JSON report.
-    pub(in crate::cli) fn json(&self) -> Map<String, Value> {
+    pub(in crate::cli) fn json(&self) -> Value {
         let Counts { lines, requests, unreadable, without_key, out_of_order, .. } = self.counts;
         let log = |(name, format): &(String, Option<Format>)| json!({"name": name, "format": format.map(Format::name)});
         let minute = |minute: &Minute| json!({"minute": instant(minute.start), "checks": minute.checks});
-        let members = [
-            ("logs", json!(self.logs.iter().map(log).collect::<Vec<_>>())),
-            ("over", json!(self.over.name())),
-            ("lines", json!(lines)),
-            ("requests", json!(requests)),
-            ("unreadable", json!(unreadable)),
-            ("unreadable_lines", json!(self.unreadable)),
-            ("without_key", json!(without_key)),
-            ("out_of_order", json!(out_of_order)),
-            ("from", json!(self.span.map(|(first, _)| instant(first)))),
-            ("to", json!(self.span.map(|(_, last)| instant(last)))),
-            ("peak_minutes", json!(self.peaks.iter().map(minute).collect::<Vec<_>>())),
-        ];
-        members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
-    }
-
-    /// The first lines of a report for people.
-    pub(in crate::cli) fn text(&self) -> String {
-        let mut text = String::new();
-        for (name, format) in &self.logs {
-            push(&mut text, format_args!("{}: {}", visible(name), format.map_or("empty", Format::name)));
-        }
-        push(&mut text, format_args!("{}", self.counted()));
-        if let Some((first, last)) = self.span {
-            push(&mut text, format_args!("from {} to {}", instant(first), instant(last)));
-        }
-        text
-    }
-
-    /// The counts of lines, for people.
-    pub(in crate::cli) fn counted(&self) -> String {
-        let Counts { lines, requests, unreadable, without_key, out_of_order, .. } = self.counts;
-        format!(
-            "{lines} lines, {requests} requests, {unreadable} unreadable, {without_key} without a key, \
-             {out_of_order} out of order"
-        )
+        json!({
+            "logs": self.logs.iter().map(log).collect::<Vec<_>>(),
+            "over": self.over.name(),
+            "lines": lines,
+            "requests": requests,
+            "unreadable": unreadable,
+            "unreadable_lines": self.unreadable,
+            "without_key": without_key,
+            "out_of_order": out_of_order,
+            "from": self.span.map(|(first, _)| instant(first)),
+            "to": self.span.map(|(_, last)| instant(last)),
+            "peak_minutes": self.peaks.iter().map(minute).collect::<Vec<_>>(),
+        })
     }
 }
 
-/// Appends a line.
-pub(in crate::cli) fn push(text: &mut String, line: std::fmt::Arguments<'_>) {
-    // Writing to a String cannot fail.
-    let _ = writeln!(text, "{line}");
+/// The first lines of a report for people.
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, format) in &self.logs {
+            writeln!(f, "{}: {}", visible(name), format.map_or("empty", Format::name))?;
+        }
+        writeln!(f, "{}", self.counts)?;
+        match self.span {
+            Some((first, last)) => writeln!(f, "from {} to {}", instant(first), instant(last)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lines, requests, unreadable, without_key, out_of_order, .. } = self;
+        write!(f, "{lines} lines, {requests} requests, {unreadable} unreadable, {without_key} without a key, ")?;
+        write!(f, "{out_of_order} out of order")
+    }
 }
 
 /// `part` / `whole`, 0 to 1, to six decimals.
-pub(in crate::cli) fn share(part: u128, whole: u128) -> f64 {
+pub(in crate::cli) fn share(part: impl Into<u128>, whole: impl Into<u128>) -> f64 {
+    let (part, whole) = (part.into(), whole.into());
     if whole == 0 { 0.0 } else { (part as f64 / whole as f64 * 1e6).round() / 1e6 }
 }
 
-pub(in crate::cli) fn percent(part: u128, whole: u128) -> String {
+pub(in crate::cli) fn percent(part: impl Into<u128>, whole: impl Into<u128>) -> String {
     format!("{:.2} %", share(part, whole) * 100.0)
-}
-
-/// The sum as a number of JSON.
-pub(in crate::cli) fn units(sum: u128) -> u64 {
-    u64::try_from(sum).unwrap_or(u64::MAX)
 }

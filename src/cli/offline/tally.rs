@@ -2,10 +2,10 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::summary::push;
 use crate::config::visible;
 use crate::limit::time::Micros;
 
@@ -52,13 +52,11 @@ impl TopKeys {
     }
 
     /// For a report as text, below `head`.
-    pub(in crate::cli) fn write(&self, text: &mut String, head: &str) {
+    pub(in crate::cli) fn write(&self, f: &mut fmt::Formatter<'_>, head: &str) -> fmt::Result {
         if !self.top.is_empty() {
-            push(text, format_args!("{head}{}", if self.approximate { " (at least)" } else { "" }));
+            writeln!(f, "{head}{}", if self.approximate { " (at least)" } else { "" })?;
         }
-        for (key, found) in &self.top {
-            push(text, format_args!("  {:>10}  {}", found.checks, visible(key)));
-        }
+        self.top.iter().try_for_each(|(key, found)| writeln!(f, "  {:>10}  {}", found.checks, visible(key)))
     }
 }
 

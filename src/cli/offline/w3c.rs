@@ -96,8 +96,7 @@ impl W3c {
                 self.last.1
             }
         };
-        let key = Some(values[columns.key]).filter(|key| *key != "-");
-        let key = if columns.is_host { key.and_then(client::host) } else { key.map(Cow::Borrowed) };
+        let key = client::key_of(values[columns.key].as_bytes(), columns.is_host)?;
         let cost = match (&self.cost, columns.cost.map(|place| values[place])) {
             (Cost::Always(cost), _) => *cost,
             (_, None | Some("-")) => 0,
