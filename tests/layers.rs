@@ -98,8 +98,6 @@ const MODULES: &[(&str, &[&str])] = &[
             "fields",
         ],
     ),
-    // Maps requests of other protocols to checks, and renders the decisions.
-    ("gateway", &["limit", "config::envoy", "engine", "fields"]),
     // The composition root knows everything but the command line.
     (
         "serve",
@@ -137,6 +135,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "store::Work",
             "store::Done",
             "reload",
+            "gateway::envoy",
             "gateway::forward_auth",
             "serve",
             "telemetry::log_queue",

@@ -2,44 +2,32 @@
 
 use std::collections::BTreeMap;
 
-use super::fault::{Faults, Place};
-use super::raw::{Node, Value};
+use super::node::Node;
 use super::scalar::excerpt;
 use super::url::address;
 
 const EXAMPLE: &str = "{\"10.0.0.5:6379\": \"203.0.113.9:7001\"}";
 
 /// Reads a mapping of `host:port` to `host:port`. Both become lower case.
-pub(super) fn address_map(node: &Node, faults: &mut Faults) -> Option<BTreeMap<String, String>> {
-    let Value::Mapping(members) = &node.value else {
-        node.must_be(&format!("a mapping such as `{EXAMPLE}`"), faults);
-        return None;
-    };
-    let (mut map, mut is_valid) = (BTreeMap::new(), true);
-    for member in members {
-        let announced = valid(member.place, &member.key, faults);
-        let dialed = member
-            .node
-            .text("an address such as `203.0.113.9:7001`", faults)
-            .and_then(|text| valid(member.node.place, text, faults));
-        match announced.zip(dialed) {
-            None => is_valid = false,
-            Some((announced, dialed)) => {
-                if map.insert(announced, dialed).is_some() {
-                    faults.note(member.place, format!("`{}` is named twice: once is enough", excerpt(&member.key)));
-                }
-            }
+pub(super) fn address_map(node: &Node) -> BTreeMap<String, String> {
+    let mut map = BTreeMap::new();
+    for member in node.mapping(EXAMPLE).unwrap_or_default() {
+        let announced = valid(&member.key).map_err(|message| member.note(message));
+        let text = member.node.text("an address such as `203.0.113.9:7001`");
+        let dialed = text.and_then(|text| member.node.noted(valid(text)));
+        if let (Ok(announced), Some(dialed)) = (announced, dialed)
+            && map.insert(announced, dialed).is_some()
+        {
+            member.note(format!("`{}` is named twice: once is enough", excerpt(&member.key)));
         }
     }
-    is_valid.then_some(map)
+    map
 }
 
-fn valid(place: Place, text: &str, faults: &mut Faults) -> Option<String> {
-    let valid = address(text);
-    if valid.is_none() {
+fn valid(text: &str) -> Result<String, String> {
+    address(text).ok_or_else(|| {
         // A user and password may precede an `@`.
         let shown = if text.contains('@') { "the text".to_owned() } else { format!("`{}`", excerpt(text)) };
-        faults.note(place, format!("{shown} is not an address: write `host:port`, such as `10.0.0.5:6379`"));
-    }
-    valid
+        format!("{shown} is not an address: write `host:port`, such as `10.0.0.5:6379`")
+    })
 }

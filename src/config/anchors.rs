@@ -4,8 +4,8 @@
 
 use std::collections::HashMap;
 
-use super::fault::{Faults, Place};
-use super::raw::{Member, Node, Value};
+use super::fault::{Place, Reading};
+use super::node::{Member, Node, Value};
 
 /// The most bytes that all copies of one file take.
 const MAX_COPIED_BYTES: usize = 16 * 1024 * 1024;
@@ -35,7 +35,7 @@ impl Anchors {
     }
 
     /// The value of an alias at `place`. The parts of a collection keep their places.
-    pub(super) fn value(&mut self, anchor: usize, place: Place, faults: &mut Faults) -> Value {
+    pub(super) fn value(&mut self, anchor: usize, place: Place, reading: &Reading) -> Value {
         let kept = self.values.remove(&anchor);
         let copy = kept.as_ref().and_then(|kept| self.copy(kept.as_ref()?));
         let fault = match (&kept, copy) {
@@ -49,7 +49,7 @@ impl Anchors {
             }
         };
         kept.map(|kept| self.values.insert(anchor, kept));
-        faults.note(place, fault);
+        reading.note(place, fault);
         Value::Refused
     }
 
@@ -71,12 +71,12 @@ fn size(node: &Node) -> usize {
 
 /// The members that the value of a merge key (`<<`) adds: those of a mapping, or of each mapping in
 /// a list.
-pub(super) fn merged(node: Node, faults: &mut Faults) -> Vec<Member> {
+pub(super) fn merged(node: Node) -> Vec<Member> {
     match node.value {
         Value::Mapping(members) => members,
-        Value::List(items) => items.into_iter().flat_map(|item| merged(item, faults)).collect(),
+        Value::List(items) => items.into_iter().flat_map(merged).collect(),
         _ => {
-            node.must_be("a mapping, or a list of mappings, such as `*name`", faults);
+            node.must_be("a mapping, or a list of mappings, such as `*name`");
             Vec::new()
         }
     }

@@ -7,28 +7,20 @@ use crate::limit::quota::Quota;
 use crate::limit::ticks::Ticks;
 
 use super::Policies;
-use super::fault::Faults;
-use super::form::Form;
-use super::quota;
+use super::quota::{self, Form};
 use super::section::Section;
 use super::settings::candidate;
 use super::settings::policy::CANDIDATE;
 
 /// The quotas of the candidate; none without one, or after a fault.
-pub(super) fn quotas(
-    policy: &Section<'_>,
-    form: Form,
-    ticks: Option<Ticks>,
-    faults: &mut Faults,
-) -> Option<Vec<Quota>> {
+pub(super) fn quotas(policy: &Section<'_>, form: Form, ticks: Option<Ticks>) -> Option<Vec<Quota>> {
     let member = policy.entry(CANDIDATE.name)?;
     if ticks.is_some_and(|ticks| ticks.shared) {
-        let sentence = "a `candidate` of shared counters would miss the charges of other programs: leave it out";
-        faults.note(member.place, sentence);
+        member.note("a `candidate` of shared counters would miss the charges of other programs: leave it out");
     }
-    let section = Section::open(&member.node, &candidate::SHAPE, faults)?;
+    let section = member.node.section(&candidate::SHAPE);
     let missing = "a candidate needs `quotas`, such as `candidate: {quotas: [5 per 1s]}`";
-    quota::quotas(section.required(candidate::QUOTAS.name, missing, faults)?, form, faults)
+    quota::quotas(section.required(candidate::QUOTAS.name, missing)?, form)
 }
 
 /// The candidate of a policy. It counts under a name of its own, which no policy can have. Its

@@ -6,42 +6,37 @@ use crate::limit::ticks::{MAX_TICKS, Ticks};
 use crate::limit::time::{Micros, micros, span_text};
 
 use super::Policies;
-use super::fault::{Faults, Place};
-use super::raw::Member;
+use super::node::Member;
 use super::section::Section;
 use super::settings::policy::{SHARED, STRICT, TICK};
 
 /// The ticks of a policy; none after a fault. Only sliding counters have these settings.
-pub(super) fn ticks(section: &Section<'_>, algorithm: Option<Algorithm>, faults: &mut Faults) -> Option<Ticks> {
+pub(super) fn ticks(section: &Section<'_>, algorithm: Option<Algorithm>) -> Option<Ticks> {
     if algorithm.is_some_and(|algorithm| algorithm != Algorithm::SlidingCounter) {
         for name in [TICK.name, SHARED.name, STRICT.name] {
             if let Some(node) = section.member(name) {
-                faults.note(node.place, format!("`{name}` is for sliding counters: add `algorithm: sliding-counter`"));
+                node.note(format!("`{name}` is for sliding counters: add `algorithm: sliding-counter`"));
             }
         }
     }
-    let tick = section.read(&TICK, faults);
-    let (shared, strict) = (section.read(&SHARED, faults), section.read(&STRICT, faults));
+    let (tick, shared, strict) = (section.checked(&TICK), section.checked(&SHARED), section.checked(&STRICT));
     Some(Ticks::new(micros(tick?), strict?, shared?))
 }
 
-/// Notes a window that is no whole number of ticks, or has too many. Returns none after a fault.
-pub(super) fn refuse_parts(rule: Rule, window: Micros, place: Place, faults: &mut Faults) -> Option<()> {
-    let Rule::SlidingCounter(ticks) = rule else { return Some(()) };
-    let (tick, shown) = (ticks.length(), span_text(ticks.length()));
+/// # Errors
+/// The fault of a window that is no whole number of ticks, or has too many.
+pub(super) fn check_parts(rule: Rule, window: Micros) -> Result<(), String> {
+    let Rule::SlidingCounter(ticks) = rule else { return Ok(()) };
+    let (tick, [shown, span]) = (ticks.length(), [ticks.length(), window].map(span_text));
     if !window.is_multiple_of(tick) {
-        let sentence = format!("the window `{}` must be a whole number of ticks of {shown}", span_text(window));
-        faults.note(place, sentence);
-    } else if ticks.in_window(window) > MAX_TICKS {
-        let sentence = format!(
-            "the window `{}` has more than {MAX_TICKS} ticks of {shown}: write a longer `tick`, up to 1h",
-            span_text(window)
-        );
-        faults.note(place, sentence);
-    } else {
-        return Some(());
+        return Err(format!("the window `{span}` must be a whole number of ticks of {shown}"));
     }
-    None
+    match ticks.in_window(window) <= MAX_TICKS {
+        true => Ok(()),
+        false => Err(format!(
+            "the window `{span}` has more than {MAX_TICKS} ticks of {shown}: write a longer `tick`, up to 1h"
+        )),
+    }
 }
 
 /// The quotas of one policy, each with the longest window of all, which decides what is refunded.
@@ -57,18 +52,16 @@ pub(super) fn with_longest(mut quotas: Vec<Quota>) -> Vec<Quota> {
 
 /// The policies, in which shared counters live for the longest window that counts them. Notes
 /// shared policies of different ticks.
-pub(super) fn with_shared_life(members: &[Member], policies: Vec<Policy>, faults: &mut Faults) -> Vec<Policy> {
+pub(super) fn with_shared_life(members: &[Member], policies: Vec<Policy>) -> Vec<Policy> {
     let shared = || policies.iter().filter_map(|policy| policy.shared_ticks().map(|ticks| (policy, ticks)));
     let Some((first, ticks)) = shared().next() else { return policies };
     for (policy, other) in shared().filter(|(_, other)| other.length() != ticks.length()) {
-        let place =
-            members.iter().find(|member| member.key == policy.name).map_or(Place::Source, |member| member.place);
         let [one, two] = [ticks, other].map(|ticks| span_text(ticks.length()));
         let sentence = format!(
             "all `shared` policies have the same `tick`: `{}` has {one}, and `{}` has {two}",
             first.name, policy.name
         );
-        faults.note(place, sentence);
+        members.iter().filter(|member| member.key == policy.name).for_each(|member| member.note(&*sentence));
     }
     let life = shared().map(|(policy, _)| longest_life(policy)).max().unwrap_or_default();
     let with_shared = |policy: Policy| match policy.shared_ticks() {

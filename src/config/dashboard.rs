@@ -1,7 +1,5 @@
 //! The other nodes that the dashboard compares.
 
-use super::fault::Faults;
-use super::raw::Node;
 use super::section::Section;
 use super::settings::dashboard::{NODES, SHAPE};
 use super::url::host_and_port;
@@ -12,29 +10,15 @@ const ORIGIN: &str = "the origin of a node, such as `http://10.0.0.2:7071`";
 const MAX_NODES: usize = 64;
 
 /// Reads `dashboard`: the origins of other nodes, as browsers write them.
-pub(super) fn dashboard(root: &Section<'_>, faults: &mut Faults) -> Option<Vec<String>> {
-    let section = root.section("dashboard", &SHAPE, faults)?;
-    section.or(NODES.name, Vec::new(), |node| nodes(node, faults))
-}
-
-fn nodes(node: &Node, faults: &mut Faults) -> Option<Vec<String>> {
-    let items = node.list("[\"http://10.0.0.2:7071\"]", faults)?;
-    if items.len() > MAX_NODES {
-        faults.note(node.place, format!("`nodes` must name at most {MAX_NODES} nodes"));
-        return None;
+pub(super) fn dashboard(root: &Section<'_>) -> Vec<String> {
+    let section = root.section("dashboard", &SHAPE);
+    let mut origins = section.each(NODES.name, "[\"http://10.0.0.2:7071\"]", |item| item.parsed(ORIGIN, origin));
+    if let Some(node) = section.member(NODES.name).filter(|_| origins.len() > MAX_NODES) {
+        node.note(format!("`nodes` must name at most {MAX_NODES} nodes"));
     }
-    let read: Vec<Option<String>> = items.iter().map(|item| read(item, faults)).collect();
-    let mut origins: Vec<String> = read.into_iter().collect::<Option<_>>()?;
     origins.sort();
     origins.dedup();
-    Some(origins)
-}
-
-fn read(node: &Node, faults: &mut Faults) -> Option<String> {
-    match origin(node.text(ORIGIN, faults)?) {
-        Some(origin) => Some(origin),
-        None => node.refuse(ORIGIN, faults),
-    }
+    origins
 }
 
 /// The origin in the form of a browser: lower case, and without the scheme's own port. It contains

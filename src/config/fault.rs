@@ -1,8 +1,10 @@
 //! Faults of a configuration: the error, its place and the correction.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
+use super::files::Files;
 use super::watched::Watched;
 
 /// The place of a fault. Faults are sorted in this order.
@@ -51,6 +53,56 @@ impl fmt::Display for Fault {
     }
 }
 
+/// The reading of one text: its faults, and the files that it names. All nodes of the text share it.
+///
+/// A reader notes each fault and goes on with a placeholder, which [`Reading::conclude`] rejects.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    found: RefCell<Vec<Fault>>,
+    pub(super) files: RefCell<Files>,
+}
+
+impl Reading {
+    /// A reading of a text beside these files.
+    pub(super) fn beside(files: Files) -> Self {
+        Self { found: RefCell::default(), files: RefCell::new(files) }
+    }
+
+    pub(super) fn note(&self, place: Place, message: impl Into<String>) {
+        self.found.borrow_mut().push(Fault { file: None, place, message: message.into() });
+    }
+
+    /// Adds the faults of a file that the text names.
+    pub(super) fn absorb(&self, file: &Arc<str>, of_file: &Self) {
+        let found = of_file.found.take().into_iter().map(|fault| Fault { file: Some(file.clone()), ..fault });
+        self.found.borrow_mut().extend(found);
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.found.borrow().len()
+    }
+
+    /// The result of `read`; none if it notes a fault.
+    pub(super) fn checked<T>(&self, read: impl FnOnce() -> T) -> Option<T> {
+        let before = self.count();
+        let value = read();
+        (self.count() == before).then_some(value)
+    }
+
+    /// `value` if there is one and no fault was noted, otherwise the faults, by place.
+    pub(super) fn conclude<T>(&self, origin: &str, value: Option<T>) -> Result<T, Faults> {
+        let mut found = self.found.take();
+        found.sort();
+        // Aliases repeat the faults of a value.
+        found.dedup();
+        debug_assert!(value.is_some() || !found.is_empty(), "a missing value must have a fault");
+        let is_sound = found.is_empty();
+        value
+            .filter(|_| is_sound)
+            .ok_or_else(|| Faults { origin: origin.to_owned(), found, read: Vec::new() })
+    }
+}
+
 /// All faults of one configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Faults {
@@ -61,40 +113,15 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// No faults yet, for a text read from `origin`.
-    pub(super) fn new(origin: &str) -> Self {
-        Self { origin: origin.to_owned(), found: Vec::new(), read: Vec::new() }
-    }
-
     /// One fault of the source as a whole.
     pub fn of_source(origin: &str, message: impl Into<String>) -> Self {
-        let mut faults = Self::new(origin);
-        faults.note(Place::Source, message);
-        faults
+        Self::at(origin, Place::Source, message)
     }
 
-    pub(super) fn note(&mut self, place: Place, message: impl Into<String>) {
-        self.found.push(Fault { file: None, place, message: message.into() });
-    }
-
-    /// Adds the faults of a file that the configuration names.
-    pub(super) fn absorb(&mut self, of_file: Self) {
-        let file: Arc<str> = of_file.origin.into();
-        self.found
-            .extend(of_file.found.into_iter().map(|fault| Fault { file: Some(file.clone()), ..fault }));
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.found.len()
-    }
-
-    /// `value` if there is one and no fault was noted, otherwise the faults, by place.
-    pub(super) fn conclude<T>(mut self, value: Option<T>) -> Result<T, Self> {
-        self.found.sort();
-        // Aliases repeat the faults of a value.
-        self.found.dedup();
-        debug_assert!(value.is_some() || !self.found.is_empty(), "a missing value must have a fault");
-        value.filter(|_| self.found.is_empty()).ok_or(self)
+    /// One fault of the text that was read from `origin`.
+    pub(super) fn at(origin: &str, place: Place, message: impl Into<String>) -> Self {
+        let found = vec![Fault { file: None, place, message: message.into() }];
+        Self { origin: origin.to_owned(), found, read: Vec::new() }
     }
 
     /// Adds the files that the configuration was read from.

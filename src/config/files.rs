@@ -3,8 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::fault::Faults;
-use super::raw::{Node, Value};
+use super::node::{Node, Value};
 use super::scalar::{excerpt, visible};
 use super::source::Source;
 use super::watched::{Watched, is_other, watched};
@@ -13,7 +12,7 @@ use super::watched::{Watched, is_other, watched};
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The files that a configuration names.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Files {
     /// The folder of the configuration: relative paths start here.
     folder: PathBuf,
@@ -56,17 +55,10 @@ impl Files {
     }
 
     /// The files read so far, and warnings about their permissions.
-    pub(super) fn into_watched(mut self) -> (Vec<Watched>, Vec<String>) {
+    pub(super) fn watched(&mut self) -> (Vec<Watched>, Vec<String>) {
         self.open.sort();
         self.open.dedup();
-        (self.read, self.open)
-    }
-
-    /// Warns if others may read the secret file that `node` names.
-    pub(super) fn warn_of_secret_readers(&mut self, node: &Node) {
-        if let Value::Text { text, .. } = &node.value {
-            self.open.extend(permissions(&self.folder.join(text), READABLE));
-        }
+        (std::mem::take(&mut self.read), std::mem::take(&mut self.open))
     }
 
     /// Warns if others may read the configuration itself, because it holds a password.
@@ -75,30 +67,8 @@ impl Files {
         self.open.extend(itself);
     }
 
-    /// The path that `node` names; `what` describes the expected file.
-    pub(super) fn path(&self, node: &Node, what: &str, faults: &mut Faults) -> Option<PathBuf> {
-        let name = node.text(what, faults)?;
-        if name.is_empty() {
-            node.must_be(what, faults);
-            return None;
-        }
-        Some(self.folder.join(name))
-    }
-
-    /// The contents of the file that `node` names.
-    pub(super) fn bytes(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<Vec<u8>> {
-        let read = self.read(node, what, faults)?;
-        read.map_or_else(|error| node.note_file_fault(&format!("cannot be read: {error}"), faults), Some)
-    }
-
-    /// Like [`Self::bytes`], but the caller notes a read error.
-    pub(super) fn read(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<Result<Vec<u8>, String>> {
-        let path = self.path(node, what, faults)?;
-        Some(self.read_path(&path))
-    }
-
     /// The contents of the file at `path`.
-    pub(super) fn read_path(&mut self, path: &Path) -> Result<Vec<u8>, String> {
+    pub(super) fn read(&mut self, path: &Path) -> Result<Vec<u8>, String> {
         // Opening a pipe would block until another process writes to it.
         let (watched, read) = match is_other(path) {
             true => (Watched::look(path), Err("it is no file".to_owned())),
@@ -119,19 +89,39 @@ impl Files {
         found.sort();
         Ok(found)
     }
-
-    /// The contents of the file as text.
-    pub(super) fn text(&mut self, node: &Node, what: &str, faults: &mut Faults) -> Option<String> {
-        let bytes = self.bytes(node, what, faults)?;
-        String::from_utf8(bytes).ok().or_else(|| node.note_file_fault("is not UTF-8", faults))
-    }
 }
 
+/// The file that a node names.
 impl Node {
-    /// Notes a fault of the file that this node names.
-    pub(super) fn note_file_fault<T>(&self, what: &str, faults: &mut Faults) -> Option<T> {
+    /// Its path; `what` describes the expected file.
+    pub(super) fn path(&self, what: &str) -> Option<PathBuf> {
+        Some(self.reading.files.borrow().folder.join(self.word(what)?))
+    }
+
+    /// Its contents.
+    pub(super) fn bytes(&self, what: &str) -> Option<Vec<u8>> {
+        let path = self.path(what)?;
+        let read = self.reading.files.borrow_mut().read(&path);
+        read.map_or_else(|error| self.note_file_fault(&format!("cannot be read: {error}")), Some)
+    }
+
+    /// Its contents as text.
+    pub(super) fn text_of_file(&self, what: &str) -> Option<String> {
+        String::from_utf8(self.bytes(what)?).ok().or_else(|| self.note_file_fault("is not UTF-8"))
+    }
+
+    /// Warns if others may read the file, which holds a secret.
+    pub(super) fn warn_of_secret_readers(&self) {
         if let Value::Text { text, .. } = &self.value {
-            faults.note(self.place, format!("the file `{}` {what}", excerpt(text)));
+            let files = &mut *self.reading.files.borrow_mut();
+            files.open.extend(permissions(&files.folder.join(text), READABLE));
+        }
+    }
+
+    /// Notes a fault of the file.
+    pub(super) fn note_file_fault<T>(&self, what: &str) -> Option<T> {
+        if let Value::Text { text, .. } = &self.value {
+            self.note(format!("the file `{}` {what}", excerpt(text)));
         }
         None
     }

@@ -1,13 +1,14 @@
 //! Inline quotas of a check: read with the grammar and the rules of the configuration.
 
+use std::rc::Rc;
+
 use crate::limit::calendar::UTC;
 use crate::limit::policy::{Options, Policy};
 use crate::limit::quota::{Anchor, MAX_QUOTAS, Quota, Rule};
 
-use super::fault::{Fault, Faults, Place};
-use super::form::Form;
-use super::quota;
-use super::raw::{Member, Node, Value};
+use super::fault::{Fault, Place, Reading};
+use super::node::{Member, Node, Value};
+use super::quota::{self, Form};
 use super::settings::window;
 use super::version;
 
@@ -36,16 +37,17 @@ pub struct QuotaFault {
 /// # Errors
 /// Every fault at once.
 pub fn quotas(policy: &Policy, written: &[QuotaSpec]) -> Result<Vec<Quota>, Vec<QuotaFault>> {
-    let mut faults = Faults::new("");
     if written.is_empty() || written.len() > MAX_QUOTAS {
         let message = format!("a check brings 1 to {MAX_QUOTAS} quotas, not {}", written.len());
         return Err(vec![QuotaFault { pointer: Vec::new(), message }]);
     }
-    let items = written.iter().enumerate().map(|(quota, written)| item(quota, written, &mut faults)).collect();
-    let node = Node { place: Place::Source, name: "`quotas`".to_owned(), value: Value::List(items) };
-    let quotas = quota::quotas(&node, form(policy), &mut faults);
-    faults
-        .conclude(quotas)
+    let reading = Rc::new(Reading::default());
+    let items = written.iter().enumerate().map(|(quota, written)| item(quota, written, &reading)).collect();
+    let (place, value) = (Place::Source, Value::List(items));
+    let node = Node { place, name: "`quotas`".to_owned(), value, reading: reading.clone() };
+    let quotas = quota::quotas(&node, form(policy));
+    reading
+        .conclude("", quotas)
         .map_err(|faults| faults.iter().map(|fault| quota_fault(fault, written)).collect())
 }
 
@@ -83,25 +85,25 @@ fn form(policy: &Policy) -> Form {
     }
 }
 
-fn item(quota: usize, written: &QuotaSpec, faults: &mut Faults) -> Node {
+fn item(quota: usize, written: &QuotaSpec, reading: &Rc<Reading>) -> Node {
     let place = Place::Asked { quota, member: None };
     let value = match written {
-        QuotaSpec::Members(members) => Value::Mapping(self::members(quota, members, faults)),
+        QuotaSpec::Members(members) => Value::Mapping(self::members(quota, members, reading)),
         other => scalar(other),
     };
-    Node { place, name: "an entry of `quotas`".to_owned(), value }
+    Node { place, name: "an entry of `quotas`".to_owned(), value, reading: reading.clone() }
 }
 
-fn members(quota: usize, written: &[(String, QuotaSpec)], faults: &mut Faults) -> Vec<Member> {
+fn members(quota: usize, written: &[(String, QuotaSpec)], reading: &Rc<Reading>) -> Vec<Member> {
     let known = || window::SHAPE.known.iter().chain(window::SHAPE.checked);
     let member = |(number, (key, value)): (usize, &(String, QuotaSpec))| {
         let place = Place::Asked { quota, member: Some(number) };
         if written.iter().take(number).any(|(before, _)| before == key) {
-            faults.note(place, format!("`{key}` is given more than once"));
+            reading.note(place, format!("`{key}` is given more than once"));
         }
         // Many clients write an absent member so.
         let is_absent = *value == QuotaSpec::Nothing && known().any(|name| name == key);
-        let node = || Node { place, name: format!("`{key}`"), value: scalar(value) };
+        let node = || Node { place, name: format!("`{key}`"), value: scalar(value), reading: reading.clone() };
         (!is_absent).then(|| Member { place, key: key.clone(), node: node() })
     };
     written.iter().enumerate().filter_map(member).collect()

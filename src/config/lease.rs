@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use super::duration::parse_within;
-use super::fault::{Faults, Place};
+use super::node::{Member, Node};
 use super::section::Section;
 use super::settings::lease::{NODES, SHAPE, SPAN};
 use super::settings::policy::LEASE;
@@ -15,38 +15,38 @@ use crate::limit::ticks::STEP_BACK;
 use crate::limit::time::{MICROS_PER_MILLI, Micros, span_text};
 use crate::limit::window::BUCKETS;
 
-/// A lease as written: its place, the span without `auto`, and the nodes.
-pub(super) struct LeaseSpec {
-    place: Place,
+/// A lease as written: its member, the span without `auto`, and the nodes.
+pub(super) struct LeaseSpec<'a> {
+    member: &'a Member,
     span: Option<Micros>,
     nodes: NonZeroU64,
 }
 
 /// Reads the member of a policy. `nodes` is the default. None without one, or after a fault.
-pub(super) fn spec(policy: &Section<'_>, nodes: NonZeroU64, faults: &mut Faults) -> Option<LeaseSpec> {
+pub(super) fn spec<'a>(policy: &Section<'a>, nodes: NonZeroU64) -> Option<LeaseSpec<'a>> {
     let member = policy.entry(LEASE.name)?;
-    let section = Section::open(&member.node, &SHAPE, faults)?;
-    let span = section.or(SPAN.name, None, |node| {
-        let text = node.text("`auto`, or a duration such as `500ms`", faults)?;
-        if text == "auto" {
-            return Some(None);
+    let section = member.node.section(&SHAPE);
+    let span = |node: &Node| match node.text("`auto`, or a duration such as `500ms`")? {
+        "auto" => None,
+        text => {
+            let span = parse_within(text, &(MICROS_PER_MILLI..=MAX_WINDOW / MOST));
+            node.noted(span.map_err(|message| format!("{}: {message}", node.name)))
         }
-        let refuse = |message| faults.note(node.place, format!("{}: {message}", node.name));
-        parse_within(text, &(MICROS_PER_MILLI..=MAX_WINDOW / MOST)).map_err(refuse).ok().map(Some)
-    });
-    let nodes = section.read_or(&NODES, nodes.get(), faults);
-    Some(LeaseSpec { place: member.place, span: span?, nodes: NonZeroU64::new(nodes?)? })
+    };
+    let read = || (section.member(SPAN.name).and_then(span), section.read_or(&NODES, nodes.get()));
+    let (span, nodes) = member.node.reading.checked(read)?;
+    Some(LeaseSpec { member, span, nodes: NonZeroU64::new(nodes)? })
 }
 
-impl LeaseSpec {
+impl LeaseSpec<'_> {
     /// Adds the lease to a policy and its overrides. Notes everything that does not go with one.
-    pub(super) fn added_to(self, policy: Policy, faults: &mut Faults) -> Policy {
+    pub(super) fn added_to(self, policy: Policy) -> Policy {
         let (shortest, ticks) = (shortest_window(&policy), policy.ticks());
         // A new primary whose clock is behind still counts the charges ahead.
         let ahead = ticks.map_or(MAX_WINDOW, |ticks| ticks.ahead() * ticks.length() - STEP_BACK);
         let longest = whole_millis((shortest / MOST).min(ahead));
         let span = self.span.unwrap_or_else(|| whole_millis(shortest / AUTO).min(ahead).max(MICROS_PER_MILLI));
-        let mut refuse = |sentence: &str| faults.note(self.place, sentence);
+        let refuse = |sentence: &str| self.member.note(sentence);
         if longest == 0 {
             let other = if ticks.is_some() { "another `tick`" } else { "a larger `burst`" };
             refuse(&format!("no `span` is short enough for this policy: write {other}, or leave `lease` out"));
@@ -65,30 +65,25 @@ impl LeaseSpec {
         if ticks.is_some_and(|ticks| ticks.shared) {
             refuse("`lease` does not go with `shared`, since other programs do not count ahead: leave one of them out");
         }
-        let lease = Lease { span, nodes: self.nodes };
-        self.leased(policy, lease, faults)
+        self.leased(policy, Lease { span, nodes: self.nodes })
     }
 
     /// The same policy and overrides with this lease.
-    fn leased(&self, mut policy: Policy, lease: Lease, faults: &mut Faults) -> Policy {
-        if policy.algorithm == Algorithm::TokenBucket {
-            for quota in &mut policy.quotas {
-                match with_less_burst(quota, lease.span) {
-                    Some(less) => *quota = less,
-                    None => faults.note(
-                        self.place,
-                        format!(
-                            "a `span` of {} leaves nothing of the burst of the quota `{}`: write a larger `burst`, or a \
-                             shorter `span`",
-                            span_text(lease.span),
-                            quota.name
-                        ),
-                    ),
-                }
+    fn leased(&self, mut policy: Policy, lease: Lease) -> Policy {
+        let buckets = policy.quotas.iter_mut().filter(|_| policy.algorithm == Algorithm::TokenBucket);
+        for quota in buckets {
+            match with_less_burst(quota, lease.span) {
+                Some(less) => *quota = less,
+                None => self.member.note(format!(
+                    "a `span` of {} leaves nothing of the burst of the quota `{}`: write a larger `burst`, or a \
+                     shorter `span`",
+                    span_text(lease.span),
+                    quota.name
+                )),
             }
         }
         policy.options.lease = Some(lease);
-        policy.with_overrides(|special| self.leased(special, lease, faults))
+        policy.with_overrides(|special| self.leased(special, lease))
     }
 }
 

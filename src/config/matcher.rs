@@ -10,8 +10,7 @@ use crate::limit::key::{KeyType, check_length};
 use crate::limit::matches::Pattern;
 use crate::limit::network::Network;
 
-use super::fault::Faults;
-use super::raw::Node;
+use super::node::Node;
 use super::scalar::{digits, excerpt};
 
 /// The keys that an entry matches.
@@ -29,7 +28,7 @@ pub(super) struct MatcherKind {
     /// Its member name in a list.
     pub many: &'static str,
     pub example: &'static str,
-    pub read: for<'a> fn(&'a Node, KeyType, &mut Faults) -> Option<Matcher<'a>>,
+    pub read: fn(&Node, KeyType) -> Option<Matcher<'_>>,
 }
 
 pub(super) const MATCHER_KINDS: [MatcherKind; 3] = [
@@ -48,32 +47,31 @@ impl Matcher<'_> {
     }
 }
 
-fn key<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option<Matcher<'a>> {
-    let text = sized(node, "a key such as `mallory`", faults)?;
-    let refuse = |why| faults.note(node.place, format!("`{}` is no key of this policy: it {why}", excerpt(text)));
-    key_type.normalise(text).map_err(refuse).ok().map(Matcher::Key)
+fn key(node: &Node, key_type: KeyType) -> Option<Matcher<'_>> {
+    let text = sized(node, "a key such as `mallory`")?;
+    let refuse = |why| format!("`{}` is no key of this policy: it {why}", excerpt(text));
+    node.noted(key_type.normalise(text).map_err(refuse)).map(Matcher::Key)
 }
 
-fn prefix<'a>(node: &'a Node, _: KeyType, faults: &mut Faults) -> Option<Matcher<'a>> {
-    sized(node, "a text such as `\"test:\"`", faults).map(Matcher::Prefix)
+fn prefix(node: &Node, _: KeyType) -> Option<Matcher<'_>> {
+    sized(node, "a text such as `\"test:\"`").map(Matcher::Prefix)
 }
 
 /// A text that may be a key or a prefix of one.
-fn sized<'a>(node: &'a Node, what: &str, faults: &mut Faults) -> Option<&'a str> {
-    let text = node.text_of_any_end(what, faults)?;
-    let refuse = |wrong| faults.note(node.place, format!("{} {wrong}", node.name));
-    check_length(text).map_err(refuse).ok().map(|()| text)
+fn sized<'a>(node: &'a Node, what: &str) -> Option<&'a str> {
+    let text = node.text_of_any_end(what)?;
+    node.noted(check_length(text).map_err(|wrong| format!("{} {wrong}", node.name))).map(|()| text)
 }
 
 /// A network no smaller than the network that the policy counts as one key.
-fn network<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option<Matcher<'a>> {
-    let network = any_network(node, faults)?;
+fn network(node: &Node, key_type: KeyType) -> Option<Matcher<'_>> {
+    let network = any_network(node)?;
     match key_type {
         KeyType::Ip { ipv6_prefix } if network.is_ipv6() && network.length() > ipv6_prefix => {
             let (whole, length) = (network.widened(ipv6_prefix), network.length());
-            let sentence =
-                format!("`{network}` is only a part of the key `{whole}`: write that, or set `ipv6_prefix: {length}`");
-            faults.note(node.place, sentence);
+            node.note(format!(
+                "`{network}` is only a part of the key `{whole}`: write that, or set `ipv6_prefix: {length}`"
+            ));
             None
         }
         _ => Some(Matcher::Network(network)),
@@ -81,13 +79,12 @@ fn network<'a>(node: &'a Node, key_type: KeyType, faults: &mut Faults) -> Option
 }
 
 /// A network of canonical addresses.
-pub(super) fn any_network(node: &Node, faults: &mut Faults) -> Option<Network> {
-    let text = node.text("a network such as `192.0.2.0/24`", faults)?;
-    let refuse = |right| faults.note(node.place, format!("`{}` is no network: {right}", excerpt(text)));
-    let network = parse(text).map_err(refuse).ok()?;
+pub(super) fn any_network(node: &Node) -> Option<Network> {
+    let text = node.text("a network such as `192.0.2.0/24`")?;
+    let network = parse(text).map_err(|right| format!("`{}` is no network: {right}", excerpt(text)));
+    let network = node.noted(network)?;
     if let Some(meant) = network.inside_nat64() {
-        let sentence = format!("`{network}` matches no address, because NAT64 counts as IPv4: write `{meant}`");
-        faults.note(node.place, sentence);
+        node.note(format!("`{network}` matches no address, because NAT64 counts as IPv4: write `{meant}`"));
         return None;
     }
     Some(network)

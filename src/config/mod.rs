@@ -1,8 +1,8 @@
 //! The resolved configuration of the program.
 //!
-//! `reader.rs` parses the text of a `Source` into the tree of `raw.rs`, each node with its line and
+//! `reader.rs` parses the text of a `Source` into the tree of `node.rs`, each node with its line and
 //! column. `resolve.rs` turns the tree into a `Config` or reports every fault at once. Each reader
-//! notes its fault, returns nothing and continues with the rest. So one wrong line never hides the
+//! notes a fault at its node and continues with a placeholder. So one wrong line never hides the
 //! next. A planned setting that is not built is rejected by name: no setting is ever ignored.
 
 mod files;
@@ -15,7 +15,7 @@ mod reader;
 
 mod anchors;
 
-mod raw;
+mod node;
 
 mod resolve;
 
@@ -33,8 +33,6 @@ pub mod envoy;
 
 pub mod limitador;
 
-mod login;
-
 mod sentinel;
 
 mod credentials;
@@ -44,8 +42,6 @@ mod url;
 mod address_map;
 
 mod policy;
-
-mod form;
 
 mod quota;
 
@@ -75,9 +71,6 @@ mod setting;
 
 mod settings;
 
-#[cfg(test)]
-mod page;
-
 mod scalar;
 
 mod duration;
@@ -100,7 +93,7 @@ use std::time::Duration;
 use crate::access::Access;
 use crate::limit::policy::Policy;
 
-pub use credentials::{ClientTls, Credentials};
+pub use credentials::{ClientTls, Credentials, Login, Password};
 pub use duration::parse as span;
 pub use envoy::{EnvoyConfig, EnvoyRules};
 pub use fault::{Fault, Faults, Place};
@@ -108,7 +101,6 @@ pub use gate::{
     ClientFrom, Gate, GateCheck, Gates, MissingKey, Part, PathMatch, PathPattern, RequestFrom, Rule, RuleMatch,
     Template,
 };
-pub use login::{Login, Password};
 pub use resolve::{Setup, built_in, load};
 pub use resp::{RespConfig, THROTTLE};
 pub use restart::{Running, RunningEnvoy};

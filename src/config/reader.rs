@@ -1,4 +1,4 @@
-//! Parses YAML into the tree of `raw.rs`.
+//! Parses YAML into the tree of `node.rs`.
 //!
 //! The tree comes from the parser's events and not from serde. Every fault needs a place, and one
 //! wrong value must not hide the next. The reader rejects variables, tags, directives and a second
@@ -7,12 +7,13 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::rc::Rc;
 
 use granit_parser::{ErrorKind, Event, Marker, Options, Parser, ScalarStyle, ScanError, StrInput, StructureStyle, Tag};
 
 use super::anchors::{Anchors, merged};
-use super::fault::{Faults, Place};
-use super::raw::{Member, Node, Value};
+use super::fault::{Place, Reading};
+use super::node::{Member, Node, Value};
 use super::scalar::excerpt;
 
 /// Deepest nesting of collections.
@@ -22,7 +23,7 @@ const MAX_DEPTH: usize = 32;
 const MERGE: &str = "<<";
 
 /// The tree of `text`; none after a syntax fault.
-pub(super) fn read(text: &str, faults: &mut Faults) -> Option<Node> {
+pub(super) fn read(text: &str, reading: &Rc<Reading>) -> Option<Node> {
     let mut options = Options::default();
     options.set_emit_comments(false);
     options.disallow_directives = true;
@@ -30,13 +31,13 @@ pub(super) fn read(text: &str, faults: &mut Faults) -> Option<Node> {
     options.flow_nesting_limit = MAX_DEPTH;
     options.block_nesting_limit = MAX_DEPTH;
     let events = Parser::new_from_str_with_options(text, options);
-    Reader { events, anchors: Anchors::new(), faults }.document()
+    Reader { events, anchors: Anchors::new(), reading }.document()
 }
 
-struct Reader<'text, 'faults> {
+struct Reader<'text, 'r> {
     events: Parser<'text, StrInput<'text>>,
     anchors: Anchors,
-    faults: &'faults mut Faults,
+    reading: &'r Rc<Reading>,
 }
 
 impl<'text> Reader<'text, '_> {
@@ -45,11 +46,14 @@ impl<'text> Reader<'text, '_> {
         let mut root = None;
         loop {
             match self.next()? {
-                (Event::StreamEnd, _) => return root.or_else(|| Some(Node::empty(name))),
+                (Event::StreamEnd, _) => {
+                    let start = Place::At { line: 1, column: 1 };
+                    return root.or_else(|| Some(self.at(start, name.to_owned(), Value::Empty)));
+                }
                 (Event::StreamStart | Event::DocumentEnd, _) => {}
                 (Event::DocumentStart(..), _) if root.is_none() => {}
                 (Event::DocumentStart(..), place) => {
-                    self.faults.note(place, "a second document: a file holds one configuration, remove the `---`");
+                    self.reading.note(place, "a second document: a file holds one configuration, remove the `---`");
                     return root;
                 }
                 (event, place) => root = Some(self.node(event, place, name.to_owned())?),
@@ -62,7 +66,7 @@ impl<'text> Reader<'text, '_> {
         match self.events.next()? {
             Ok((event, span)) => Some((event, place(span.start))),
             Err(error) => {
-                self.faults.note(place(*error.marker()), syntax(&error));
+                self.reading.note(place(*error.marker()), syntax(&error));
                 None
             }
         }
@@ -74,31 +78,35 @@ impl<'text> Reader<'text, '_> {
             Event::Scalar(text, style, anchor, tag) => (anchor, tag, self.scalar(&text, style, place)),
             Event::SequenceStart(_, anchor, tag) => (anchor, tag, Value::List(self.items(&name)?)),
             Event::MappingStart(_, anchor, tag) => (anchor, tag, Value::Mapping(self.members()?)),
-            Event::Alias(anchor) => (0, None, self.anchors.value(anchor, place, self.faults)),
+            Event::Alias(anchor) => (0, None, self.anchors.value(anchor, place, self.reading)),
             _ => {
                 let sentence =
                     "an alias (`*name`) without an anchor (`&name`) above it; a text that begins with `*` needs quotes";
-                self.faults.note(place, sentence);
+                self.reading.note(place, sentence);
                 (0, None, Value::Refused)
             }
         };
-        let node = Node { place, name, value: self.tagged(place, tag, value) };
+        let node = self.at(place, name, self.tagged(place, tag, value));
         self.anchors.keep(anchor, &node);
         Some(node)
     }
 
-    fn scalar(&mut self, text: &str, style: ScalarStyle, place: Place) -> Value {
+    fn at(&self, place: Place, name: String, value: Value) -> Node {
+        Node { place, name, value, reading: self.reading.clone() }
+    }
+
+    fn scalar(&self, text: &str, style: ScalarStyle, place: Place) -> Value {
         if style == ScalarStyle::SingleQuoted || !has_variable(text) {
             return scalar(text, style);
         }
         let sentence = "variables such as `${NAME}` are not replaced: write the value, or the text in single quotes";
-        self.faults.note(place, sentence);
+        self.reading.note(place, sentence);
         Value::Refused
     }
 
-    fn tagged(&mut self, place: Place, tag: Option<Cow<'text, Tag>>, value: Value) -> Value {
+    fn tagged(&self, place: Place, tag: Option<Cow<'text, Tag>>, value: Value) -> Value {
         let Some(tag) = tag else { return value };
-        self.faults.note(place, format!("a tag (`{tag}`) is not supported: remove it"));
+        self.reading.note(place, format!("a tag (`{tag}`) is not supported: remove it"));
         Value::Refused
     }
 
@@ -124,12 +132,12 @@ impl<'text> Reader<'text, '_> {
                 }
                 (event, place) => {
                     let key = self.node(event, place, "a key".to_owned())?;
-                    let is_merge = matches!(&key.value, Value::Text { text, quoted: false } if text == MERGE);
+                    let is_merge = key.plain() == Some(MERGE);
                     let member = self.member(key)?;
                     if is_merge {
-                        others.extend(merged(member.node, self.faults));
+                        others.extend(merged(member.node));
                     } else if !member.key.is_empty() {
-                        self.refuse_second(&member, &mut first);
+                        refuse_second(&member, &mut first);
                         members.push(member);
                     }
                 }
@@ -139,7 +147,7 @@ impl<'text> Reader<'text, '_> {
 
     /// `key` and the value that follows it. A key that is no word has its fault and becomes empty.
     fn member(&mut self, key: Node) -> Option<Member> {
-        let word = self.word(&key);
+        let word = Self::word(&key);
         let (event, place) = self.next()?;
         let block = is_block(&event);
         let mut node = self.node(event, place, format!("`{}`", excerpt(&word)))?;
@@ -149,26 +157,24 @@ impl<'text> Reader<'text, '_> {
         Some(Member { place: key.place, key: word, node })
     }
 
-    fn word(&mut self, key: &Node) -> String {
+    fn word(key: &Node) -> String {
         match &key.value {
             Value::Text { text, .. } if !text.is_empty() => text.clone(),
             _ => {
-                key.must_be("a word", self.faults);
+                key.must_be("a word");
                 String::new()
             }
         }
     }
+}
 
-    /// Notes a duplicate key. Both members stay, so that each reports its faults.
-    fn refuse_second(&mut self, member: &Member, first: &mut HashMap<String, Place>) {
-        let Member { place, key, .. } = member;
-        match first.entry(key.clone()) {
-            Entry::Vacant(entry) => drop(entry.insert(*place)),
-            Entry::Occupied(entry) => {
-                let Place::At { line, .. } = entry.get() else { return };
-                let sentence = format!("`{}` is here twice, first in line {line}: keep one of them", excerpt(key));
-                self.faults.note(*place, sentence);
-            }
+/// Notes a duplicate key. Both members stay, so that each reports its faults.
+fn refuse_second(member: &Member, first: &mut HashMap<String, Place>) {
+    match first.entry(member.key.clone()) {
+        Entry::Vacant(entry) => drop(entry.insert(member.place)),
+        Entry::Occupied(entry) => {
+            let (shown, line) = (excerpt(&member.key), entry.get().line());
+            member.note(format!("`{shown}` is here twice, first in line {line}: keep one of them"));
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Loads a configuration: resolves the tree as written, and notes every fault.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,18 +12,18 @@ use crate::limit::time::Micros;
 
 use super::counter;
 use super::dashboard::dashboard;
-use super::envoy::{Context, envoy};
-use super::fault::Faults;
+use super::envoy::envoy;
+use super::fault::{Faults, Reading};
 use super::files::Files;
-use super::gates::gates;
-use super::policy::policy;
-use super::raw::{Node, Value};
+use super::gates::{Known, gates};
+use super::node::Node;
+use super::policy::{Defaults, policy};
 use super::resp::{THROTTLE, refuse_unfit, throttle};
 use super::section::Section;
 use super::setting::Kind;
 use super::settings::limits::{IDLE_TIMEOUT, MAX_CONNECTIONS, REQUEST_TIMEOUT};
 use super::source::{Overrides, Source, is_standard_input};
-use super::store::{Stores, store};
+use super::store::store;
 use super::watched::{Watched, is_other};
 use super::{
     Config, Limits, Policies, PrefilterConfig, Shutdown, TRACE_ID, TelemetryConfig, reader, settings, version,
@@ -80,12 +81,11 @@ fn is_lasting(path: &Path) -> bool {
 /// Every fault at once, each with its place and its correction. A fault of YAML's syntax hides the
 /// faults after it.
 pub fn load(source: &Source, overrides: &Overrides, now: Micros) -> Result<Config, Faults> {
-    let mut faults = Faults::new(&source.origin);
-    let root = reader::read(&source.text, &mut faults);
-    let mut files = Files::beside(source);
-    let config = root.and_then(|root| resolve(&root, overrides, &mut files, &mut faults));
-    let (files, warnings) = files.into_watched();
-    match faults.conclude(config) {
+    let reading = Rc::new(Reading::beside(Files::beside(source)));
+    let root = reader::read(&source.text, &reading);
+    let config = root.and_then(|root| resolve(&root.section(&settings::root::SHAPE), overrides));
+    let (files, warnings) = reading.files.borrow_mut().watched();
+    match reading.conclude(&source.origin, config) {
         Ok(config) => {
             let policies = Policies { origin: source.origin.clone(), loaded_at: now, ..config.policies };
             Ok(Config { policies, files, warnings, ..config })
@@ -102,92 +102,85 @@ pub fn built_in(overrides: &Overrides, now: Micros) -> Result<Config, Faults> {
     load(&Source::built_in(), overrides, now)
 }
 
-fn resolve(node: &Node, overrides: &Overrides, files: &mut Files, faults: &mut Faults) -> Option<Config> {
-    let root = Section::open(node, &settings::root::SHAPE, faults)?;
-    let access = auth(&root, files, faults);
-    let addresses = listen(&root, access.as_ref(), overrides, faults);
-    let resp = resp(&root, access.as_ref(), faults);
-    let tls = tls(&root, files, faults);
-    let store = store(&root, &overrides.store, files, faults);
-    let prefilter = prefilter(&root, faults);
-    let expected_nodes = expected_nodes(&root, faults);
-    let shutdown = shutdown(&root, faults);
-    let telemetry = telemetry(&root, faults);
-    let timeout = store.as_ref().map_or(Duration::ZERO, |store| store.timeout);
-    let policies = policies(&root, (timeout, expected_nodes), resp.is_some_and(|resp| resp.is_some()), faults);
-    let context = Context { access: access.as_ref(), known: names(&root) };
-    let envoy = envoy(&root, &context, files, faults);
-    let (envoy, of_envoy) = envoy.map_or((None, None), |envoy| {
-        let (config, policies) = envoy.unzip();
-        (Some(config), policies)
-    });
+fn resolve(root: &Section<'_>, overrides: &Overrides) -> Option<Config> {
+    let reading = &root.node.reading;
+    let access = reading.checked(|| auth(root));
+    let (listen, admin_listen) = listen(root, access.as_ref(), overrides);
+    let resp = resp(root, access.as_ref());
+    let tls = root.member("tls").and_then(tls);
+    let store = store(root, &overrides.store);
+    let expected_nodes = expected_nodes(root);
+    let defaults = Defaults {
+        timeout: store.as_ref().map_or(Duration::ZERO, |store| store.timeout),
+        nodes: expected_nodes.unwrap_or(NonZeroU64::MIN),
+    };
+    let policies = policies(root, defaults, resp.is_some());
+    // Also those of faulty policies.
+    let names: Vec<&str> =
+        root.member("policies").map_or(&[][..], Node::members).iter().map(|member| &*member.key).collect();
+    let (envoy, of_envoy) = envoy(root, access.as_ref(), &names).unzip();
     let policies = policies.map(|policies| with_limits(policies, of_envoy.unwrap_or_default()));
-    let limits = limits(&root, policies.as_ref(), faults);
-    let gates = gates(&root, policies.as_ref(), faults);
-    let dashboard_nodes = dashboard(&root, faults);
-    let (listen, admin_listen) = addresses?;
-    let Stores { config: store, max_keys, .. } = store?;
+    let limits = limits(root, policies.as_ref());
+    let gates = gates(root, &Known { names: &names, policies: policies.as_ref() });
     Some(Config {
         listen,
         admin_listen,
-        resp: resp?,
-        store,
-        max_keys,
-        prefilter: prefilter?,
+        resp,
+        tls,
+        prefilter: prefilter(root),
         expected_nodes: expected_nodes?,
-        shutdown: shutdown?,
-        telemetry: telemetry?,
-        tls: tls?,
-        limits: limits?,
-        envoy: envoy?,
+        shutdown: shutdown(root),
+        telemetry: telemetry(root),
+        limits,
+        envoy,
+        gates: Arc::new(gates),
+        dashboard_nodes: Arc::new(dashboard(root)),
         access: access?,
         policies: policies?,
-        gates: Arc::new(gates?),
-        dashboard_nodes: Arc::new(dashboard_nodes?),
+        max_keys: store.as_ref()?.max_keys,
+        store: store?.config,
         files: Vec::new(),
         warnings: Vec::new(),
     })
 }
 
-fn prefilter(root: &Section<'_>, faults: &mut Faults) -> Option<PrefilterConfig> {
+fn prefilter(root: &Section<'_>) -> PrefilterConfig {
     use settings::prefilter::{MAX_DENIAL, MAX_KEYS, SHAPE};
-    let section = root.section("prefilter", &SHAPE, faults)?;
-    let (max_keys, max_denial) = (section.read(&MAX_KEYS, faults), section.read(&MAX_DENIAL, faults));
-    Some(PrefilterConfig { max_keys: max_keys?, max_denial: max_denial? })
+    let section = root.section("prefilter", &SHAPE);
+    PrefilterConfig { max_keys: section.read(&MAX_KEYS), max_denial: section.read(&MAX_DENIAL) }
 }
 
-fn expected_nodes(root: &Section<'_>, faults: &mut Faults) -> Option<NonZeroU64> {
+fn expected_nodes(root: &Section<'_>) -> Option<NonZeroU64> {
     use settings::fallback::{EXPECTED_NODES, SHAPE};
-    let section = root.section("fallback", &SHAPE, faults)?;
-    NonZeroU64::new(section.read(&EXPECTED_NODES, faults)?)
+    NonZeroU64::new(root.section("fallback", &SHAPE).read(&EXPECTED_NODES))
 }
 
-fn shutdown(root: &Section<'_>, faults: &mut Faults) -> Option<Shutdown> {
+fn shutdown(root: &Section<'_>) -> Shutdown {
     use settings::shutdown::{DELAY, SHAPE, TIMEOUT};
-    let section = root.section("shutdown", &SHAPE, faults)?;
-    let (delay, timeout) = (section.read(&DELAY, faults), section.read(&TIMEOUT, faults));
-    Some(Shutdown { delay: delay?, timeout: timeout? })
+    let section = root.section("shutdown", &SHAPE);
+    Shutdown { delay: section.read(&DELAY), timeout: section.read(&TIMEOUT) }
 }
 
-fn telemetry(root: &Section<'_>, faults: &mut Faults) -> Option<TelemetryConfig> {
+fn telemetry(root: &Section<'_>) -> TelemetryConfig {
     use settings::telemetry::{KEEP_DENIALS, RECORD_KEYS, SHAPE, TRACE_URL};
-    let section = root.section("telemetry", &SHAPE, faults)?;
-    let (record_keys, keep_denials) = (section.read(&RECORD_KEYS, faults), section.read(&KEEP_DENIALS, faults));
-    let trace_url = section.or(TRACE_URL.name, None, |node| trace_url(node, faults).map(Some));
-    Some(TelemetryConfig { record_keys: record_keys?, keep_denials: keep_denials?, trace_url: trace_url? })
+    let section = root.section("telemetry", &SHAPE);
+    TelemetryConfig {
+        record_keys: section.read(&RECORD_KEYS),
+        keep_denials: section.read(&KEEP_DENIALS),
+        trace_url: section.member(TRACE_URL.name).and_then(trace_url),
+    }
 }
 
 /// A browser opens it, so other schemes are faults.
-fn trace_url(node: &Node, faults: &mut Faults) -> Option<String> {
+fn trace_url(node: &Node) -> Option<String> {
     const WORDS: &str = "a URL with `{trace_id}`, such as `http://127.0.0.1:16686/trace/{trace_id}`";
-    let text = node.text(WORDS, faults)?;
-    let rest = ["http://", "https://"].iter().find_map(|scheme| text.strip_prefix(scheme));
-    let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '<' | '>' | '\\' | '`');
-    let is_url = rest.is_some_and(|rest| {
+    node.parsed(WORDS, |text| {
+        let rest = ["http://", "https://"].iter().find_map(|scheme| text.strip_prefix(scheme))?;
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        !authority.is_empty() && !authority.contains(TRACE_ID) && rest.matches(TRACE_ID).count() == 1
-    });
-    if is_url && text.chars().all(is_plain) { Some(text.to_owned()) } else { node.refuse(WORDS, faults) }
+        let is_plain = |letter: char| letter.is_ascii_graphic() && !matches!(letter, '"' | '<' | '>' | '\\' | '`');
+        let is_url = !authority.is_empty() && !authority.contains(TRACE_ID) && rest.matches(TRACE_ID).count() == 1;
+        (is_url && text.chars().all(is_plain)).then(|| text.to_owned())
+    })
 }
 
 impl Default for Limits {
@@ -205,28 +198,19 @@ pub(super) fn default_request_timeout(policies: &Policies) -> Duration {
     REQUEST_TIMEOUT.kind.default().max(least_request_timeout(policies.longest_timeout()))
 }
 
-fn limits(root: &Section<'_>, policies: Option<&Policies>, faults: &mut Faults) -> Option<Limits> {
-    let section = root.section("limits", &settings::limits::SHAPE, faults)?;
-    let (max_connections, idle) = (section.read(&MAX_CONNECTIONS, faults), section.read(&IDLE_TIMEOUT, faults));
+fn limits(root: &Section<'_>, policies: Option<&Policies>) -> Limits {
+    let section = root.section("limits", &settings::limits::SHAPE);
     let default = policies.map_or(REQUEST_TIMEOUT.kind.default(), default_request_timeout);
-    let request = section.read_or(&REQUEST_TIMEOUT, default, faults);
+    let request_timeout = section.read_or(&REQUEST_TIMEOUT, default);
     let least = policies.map_or(Duration::ZERO, |policies| least_request_timeout(policies.longest_timeout()));
-    if let (Some(node), Some(request)) = (section.member("request_timeout"), request)
-        && request < least
-    {
-        let sentence = "`request_timeout` must be at least six times the longest `timeout` of a policy, or calls that wait \
-                        for the store are cut off";
-        faults.note(node.place, sentence);
+    if let Some(node) = section.member("request_timeout").filter(|_| request_timeout < least) {
+        node.note(
+            "`request_timeout` must be at least six times the longest `timeout` of a policy, or calls that wait \
+             for the store are cut off",
+        );
     }
-    Some(Limits { max_connections: max_connections?, request_timeout: request?, idle_timeout: idle? })
-}
-
-/// The names of the policies as written, also of faulty ones.
-fn names(root: &Section<'_>) -> BTreeSet<String> {
-    match root.member("policies").map(|node| &node.value) {
-        Some(Value::Mapping(members)) => members.iter().map(|member| member.key.clone()).collect(),
-        _ => BTreeSet::new(),
-    }
+    let (max_connections, idle_timeout) = (section.read(&MAX_CONNECTIONS), section.read(&IDLE_TIMEOUT));
+    Limits { max_connections, request_timeout, idle_timeout }
 }
 
 /// The policies, with those that count Envoy's limits.
@@ -235,30 +219,24 @@ fn with_limits(mut policies: Policies, limits: BTreeMap<String, Arc<Policy>>) ->
     Policies { version: version::version(&policies.by_name), ..policies }
 }
 
-/// The policies, still without their origin and time. `with_throttle`: Redis clients need theirs.
-fn policies(
-    root: &Section<'_>,
-    (timeout, nodes): (Duration, Option<NonZeroU64>),
-    with_throttle: bool,
-    faults: &mut Faults,
-) -> Option<Policies> {
-    let nodes = nodes.unwrap_or(NonZeroU64::MIN);
+/// The policies, still without their origin and time; none after a fault in one. `with_throttle`:
+/// Redis clients need theirs.
+fn policies(root: &Section<'_>, defaults: Defaults, with_throttle: bool) -> Option<Policies> {
     let sentence = "`policies` is missing: write at least `policies: {default: {quotas: [1000 per 1s]}}`";
-    let node = root.required("policies", sentence, faults)?;
-    let Value::Mapping(members) = &node.value else {
-        node.must_be("a mapping such as `{default: {quotas: [1000 per 1s]}}`", faults);
-        return None;
-    };
+    let node = root.required("policies", sentence)?;
+    let members = node.mapping("{default: {quotas: [1000 per 1s]}}")?;
     if members.is_empty() {
-        faults.note(node.place, "`policies` is empty: write at least `{default: {quotas: [1000 per 1s]}}`");
+        node.note("`policies` is empty: write at least `{default: {quotas: [1000 per 1s]}}`");
     }
-    let read: Vec<Option<Policy>> = members.iter().map(|member| policy(member, (timeout, nodes), faults)).collect();
-    let read: Option<Vec<Policy>> = read.into_iter().collect();
-    let mut read = counter::with_shared_life(members, read?, faults);
+    let read: Vec<Policy> = members.iter().filter_map(|member| policy(member, defaults)).collect();
+    if read.len() < members.len() {
+        return None;
+    }
+    let mut read = counter::with_shared_life(members, read);
     if with_throttle {
         match read.iter().zip(members).find(|(policy, _)| policy.name == THROTTLE) {
-            Some((policy, member)) => refuse_unfit(member, policy, faults),
-            None => read.extend(throttle(timeout)),
+            Some((policy, member)) => refuse_unfit(member, policy),
+            None => read.extend(throttle(defaults.timeout)),
         }
     }
     let by_name: BTreeMap<_, _> = read.into_iter().map(|policy| (policy.name.clone(), Arc::new(policy))).collect();

@@ -9,9 +9,8 @@ use crate::limit::policy::{Algorithm, Options, Policy};
 use crate::limit::quota::{Quota, Rate};
 use crate::limit::time::MICROS_PER_SECOND;
 
-use super::fault::Faults;
-use super::listen::{CHECKS_BEYOND_LOOPBACK, parsed, refuse_open};
-use super::raw::Member;
+use super::listen::{CHECKS_BEYOND_LOOPBACK, Listener};
+use super::node::Member;
 use super::section::Section;
 use super::settings::resp::{LISTEN, SHAPE};
 
@@ -24,16 +23,14 @@ pub struct RespConfig {
     pub listen: SocketAddr,
 }
 
-/// Reads `resp`; the inner None without it. `access` is none after a fault in it.
-pub(super) fn resp(root: &Section<'_>, access: Option<&Access>, faults: &mut Faults) -> Option<Option<RespConfig>> {
-    let Some(node) = root.member("resp") else { return Some(None) };
-    let section = Section::open(node, &SHAPE, faults)?;
-    let Some(node) = section.member(LISTEN.name) else { return Some(Some(RespConfig { listen: LISTEN.kind.0 })) };
-    let written = parsed(node.text("an IP address and a port", faults)?, node.place, faults)?;
-    if let Some(access) = access {
-        refuse_open(written, access, CHECKS_BEYOND_LOOPBACK, faults);
+/// Reads `resp`; none without it. `access` is none after a fault in it.
+pub(super) fn resp(root: &Section<'_>, access: Option<&Access>) -> Option<RespConfig> {
+    let section = root.member("resp")?.section(&SHAPE);
+    let listener = section.member(LISTEN.name).and_then(|node| Listener::read(node, "an IP address and a port"));
+    if let (Some(listener), Some(access)) = (&listener, access) {
+        listener.refuse_open(access, CHECKS_BEYOND_LOOPBACK);
     }
-    Some(Some(RespConfig { listen: written.0 }))
+    Some(RespConfig { listen: listener.map_or(LISTEN.kind.0, |listener| listener.address) })
 }
 
 /// The policy of `CL.THROTTLE` for a file that does not configure it. Each command brings its own
@@ -46,10 +43,11 @@ pub(super) fn throttle(timeout: Duration) -> Option<Policy> {
 }
 
 /// Notes that a configured policy cannot count `CL.THROTTLE`.
-pub(super) fn refuse_unfit(member: &Member, policy: &Policy, faults: &mut Faults) {
+pub(super) fn refuse_unfit(member: &Member, policy: &Policy) {
     if policy.algorithm != Algorithm::TokenBucket || policy.quotas.len() != 1 || !policy.options.inline {
-        let sentence = "with `resp` this policy counts `CL.THROTTLE`, whose commands bring their own numbers: it needs \
-                        `algorithm: token-bucket`, one quota and `inline: true`";
-        faults.note(member.place, sentence);
+        member.note(
+            "with `resp` this policy counts `CL.THROTTLE`, whose commands bring their own numbers: it needs \
+                        `algorithm: token-bucket`, one quota and `inline: true`",
+        );
     }
 }

@@ -1,10 +1,7 @@
-//! Reads a node as the expected type, or notes a fault, with a suggestion for a misspelt word.
+//! The words of a configuration, and how faults show them.
 
 use std::borrow::Cow;
-use std::ops::RangeInclusive;
 
-use super::fault::{Faults, Place};
-use super::raw::{Member, Node, Value};
 use crate::access::TOKEN;
 
 /// Longest name of a policy or a quota, in bytes.
@@ -18,100 +15,6 @@ const AS_THEY_ARE: [char; 3] = ['\'', '"', '\\'];
 
 /// The number of hexadecimal digits that distinguishes a token from a name with the same prefix.
 const DIGITS: usize = 16;
-
-impl Node {
-    /// An empty value at the start of the file.
-    pub(super) fn empty(name: &str) -> Self {
-        Self { place: Place::At { line: 1, column: 1 }, name: name.to_owned(), value: Value::Empty }
-    }
-
-    /// Notes that this should be `what`.
-    pub(super) fn must_be(&self, what: &str, faults: &mut Faults) {
-        if let Some(shown) = self.shown() {
-            faults.note(self.place, format!("{} must be {what}, not {shown}", self.name));
-        }
-    }
-
-    /// Describes the value in words; none when it has its fault already.
-    fn shown(&self) -> Option<String> {
-        match &self.value {
-            Value::Empty => Some("empty".to_owned()),
-            Value::Text { text, quoted: false } => Some(format!("`{}`", excerpt(text))),
-            Value::Text { text, quoted: true } => Some(format!("the text `\"{}\"`", excerpt(text))),
-            Value::List(_) => Some("a list".to_owned()),
-            Value::Mapping(_) => Some("a mapping".to_owned()),
-            Value::Refused => None,
-        }
-    }
-
-    /// A text, quoted or not.
-    pub(super) fn text(&self, what: &str, faults: &mut Faults) -> Option<&str> {
-        match &self.value {
-            Value::Text { text, .. } => Some(text),
-            _ => self.refuse(what, faults),
-        }
-    }
-
-    /// A text that is not empty.
-    pub(super) fn word(&self, what: &str, faults: &mut Faults) -> Option<&str> {
-        let text = self.text(what, faults)?;
-        if text.is_empty() { self.refuse(what, faults) } else { Some(text) }
-    }
-
-    /// Like [`Self::text`], where the text often ends in `:`. YAML reads that as a mapping unless
-    /// it has quotes.
-    pub(super) fn text_of_any_end(&self, what: &str, faults: &mut Faults) -> Option<&str> {
-        match self.before_colon() {
-            Some(text) => {
-                let hint = format!("a text that ends in `:` needs quotes, `\"{}:\"`", excerpt(text));
-                faults.note(self.place, format!("{} must be {what}, not a mapping: {hint}", self.name));
-                None
-            }
-            None => self.text(what, faults),
-        }
-    }
-
-    /// The part before the colon of `text:`; none for a mapping in braces. Braces begin on the
-    /// key's line and before the key.
-    fn before_colon(&self) -> Option<&str> {
-        let Value::Mapping(members) = &self.value else { return None };
-        let [Member { place, key, node: Self { value: Value::Empty, .. } }] = members.as_slice() else { return None };
-        let in_braces = matches!((self.place, place), (Place::At { line, .. }, Place::At { line: of_key, .. })
-            if self.place != *place && line == *of_key);
-        (!in_braces).then_some(key.as_str())
-    }
-
-    /// An integer within the range, in digits.
-    pub(super) fn integer(&self, range: RangeInclusive<u64>, faults: &mut Faults) -> Option<u64> {
-        let what = format!("an integer from {} to {}", range.start(), range.end());
-        match &self.value {
-            Value::Text { text, quoted: false } => {
-                digits(text).filter(|number| range.contains(number)).or_else(|| self.refuse(&what, faults))
-            }
-            _ => self.refuse(&what, faults),
-        }
-    }
-
-    /// A name that is valid in header fields, metrics and Redis keys.
-    pub(super) fn identifier(&self, faults: &mut Faults) -> Option<&str> {
-        let what = "1 to 64 of the letters `A-Z`, `a-z`, digits, `_`, `.` and `-`";
-        let text = self.text(what, faults)?;
-        if is_identifier(text) { Some(text) } else { self.refuse(what, faults) }
-    }
-
-    /// The entries of a list.
-    pub(super) fn list(&self, example: &str, faults: &mut Faults) -> Option<&[Node]> {
-        match &self.value {
-            Value::List(items) => Some(items),
-            _ => self.refuse(&format!("a list such as `{example}`"), faults),
-        }
-    }
-
-    pub(super) fn refuse<T>(&self, what: &str, faults: &mut Faults) -> Option<T> {
-        self.must_be(what, faults);
-        None
-    }
-}
 
 /// The number that ASCII digits without leading zeros write, saturated at the largest u64.
 pub(super) fn digits(text: &str) -> Option<u64> {

@@ -1,7 +1,6 @@
 //! The members of one mapping: known names and misspelt ones.
 
-use super::fault::{Faults, Place};
-use super::raw::{Member, Node, Value};
+use super::node::{Member, Node, Value};
 use super::scalar::{excerpt, listed, nearest};
 use super::setting::{Kind, Setting};
 
@@ -26,51 +25,50 @@ impl Shape {
 /// A mapping whose members are known or have their fault.
 #[derive(Debug)]
 pub(super) struct Section<'a> {
-    place: Place,
+    /// The mapping, or the one around it if it is absent.
+    pub node: &'a Node,
     members: &'a [Member],
     /// Whether every member was known: then a missing member is absent and not misspelt.
     all_known: bool,
 }
 
-impl<'a> Section<'a> {
-    /// The mapping at `node`; notes each member that `shape` does not know.
-    pub(super) fn open(node: &'a Node, shape: &Shape, faults: &mut Faults) -> Option<Self> {
-        let Value::Mapping(members) = &node.value else {
-            let blanks = match &node.value {
-                Value::Text { text, quoted: false } if shape.begins(text) => " with a blank behind each `:`",
-                _ => "",
-            };
-            node.must_be(&format!("a mapping such as `{}`{blanks}", shape.example), faults);
-            return None;
+impl Node {
+    /// The mapping at this node; notes each member that `shape` does not know. Any other value is a
+    /// fault, and counts as a mapping without members.
+    pub(super) fn section(&self, shape: &Shape) -> Section<'_> {
+        let Value::Mapping(members) = &self.value else {
+            let blanks = self.plain().filter(|text| shape.begins(text)).map_or("", |_| " with a blank behind each `:`");
+            self.must_be(&format!("a mapping such as `{}`{blanks}", shape.example));
+            return Section { node: self, members: &[], all_known: false };
         };
         let is_known = |key: &str| shape.known.iter().chain(shape.checked).any(|known| *known == key);
         let unknown = members.iter().filter(|member| !is_known(&member.key));
-        let all_known =
-            unknown.map(|member| faults.note(member.place, unknown_member(&member.key, shape))).count() == 0;
-        Some(Self { place: node.place, members, all_known })
+        let all_known = unknown.map(|member| member.note(unknown_member(&member.key, shape))).count() == 0;
+        Section { node: self, members, all_known }
     }
+}
 
+impl<'a> Section<'a> {
     /// The mapping of a member; empty if it is absent.
-    pub(super) fn section(&self, key: &str, shape: &Shape, faults: &mut Faults) -> Option<Self> {
-        match self.member(key) {
-            Some(node) => Self::open(node, shape, faults),
-            None => Some(Self { place: self.place, members: &[], all_known: true }),
-        }
+    pub(super) fn section(&self, key: &str, shape: &Shape) -> Self {
+        let absent = Section { node: self.node, members: &[], all_known: true };
+        self.member(key).map_or(absent, |node| node.section(shape))
     }
 
-    /// The value of a setting, or its default if it is absent.
-    pub(super) fn read<K: Kind>(&self, setting: &Setting<K>, faults: &mut Faults) -> Option<K::Value> {
-        self.read_or(setting, setting.kind.default(), faults)
+    /// The value of a setting, or its default if it is absent or has a fault.
+    pub(super) fn read<K: Kind>(&self, setting: &Setting<K>) -> K::Value {
+        self.read_or(setting, setting.kind.default())
     }
 
     /// The value of a setting whose default depends on others.
-    pub(super) fn read_or<K: Kind>(
-        &self,
-        setting: &Setting<K>,
-        default: K::Value,
-        faults: &mut Faults,
-    ) -> Option<K::Value> {
-        self.or(setting.name, default, |node| setting.kind.read(node, faults))
+    pub(super) fn read_or<K: Kind>(&self, setting: &Setting<K>, default: K::Value) -> K::Value {
+        self.member(setting.name).and_then(|node| setting.kind.read(node)).unwrap_or(default)
+    }
+
+    /// The value of a setting, or its default if it is absent; none after a fault.
+    pub(super) fn checked<K: Kind>(&self, setting: &Setting<K>) -> Option<K::Value> {
+        self.member(setting.name)
+            .map_or_else(|| Some(setting.kind.default()), |node| setting.kind.read(node))
     }
 
     /// The value of a member.
@@ -78,9 +76,24 @@ impl<'a> Section<'a> {
         self.entry(key).map(|member| &member.node)
     }
 
-    /// The result of `read` for a member, or `default` if it is absent.
-    pub(super) fn or<T>(&self, key: &str, default: T, read: impl FnOnce(&'a Node) -> Option<T>) -> Option<T> {
-        self.member(key).map_or(Some(default), read)
+    /// The value of a member that is not empty.
+    pub(super) fn given(&self, key: &str) -> Option<&'a Node> {
+        self.member(key).filter(|node| node.is_given())
+    }
+
+    /// The readable entries of a list.
+    pub(super) fn each<T>(&self, key: &str, example: &str, read: impl FnMut(&'a Node) -> Option<T>) -> Vec<T> {
+        self.member(key).map_or_else(Vec::new, |node| node.each(example, read))
+    }
+
+    /// Like [`Self::each`], of a list with one entry or more.
+    pub(super) fn some<T>(&self, key: &str, example: &str, read: impl FnMut(&'a Node) -> Option<T>) -> Vec<T> {
+        if let Some(node) =
+            self.member(key).filter(|node| matches!(&node.value, Value::List(items) if items.is_empty()))
+        {
+            node.note(format!("`{key}` is empty: leave it out"));
+        }
+        self.each(key, example, read)
     }
 
     /// A member with the place of its key.
@@ -94,18 +107,18 @@ impl<'a> Section<'a> {
     }
 
     /// A required member; `sentence` is the fault if it is absent.
-    pub(super) fn required(&self, key: &str, sentence: &str, faults: &mut Faults) -> Option<&'a Node> {
+    pub(super) fn required(&self, key: &str, sentence: &str) -> Option<&'a Node> {
         let node = self.member(key);
         if node.is_none() {
-            self.note_missing(sentence, faults);
+            self.note_missing(sentence);
         }
         node
     }
 
     /// Notes `sentence` about a missing member, unless that may only be misspelt.
-    pub(super) fn note_missing(&self, sentence: &str, faults: &mut Faults) {
+    pub(super) fn note_missing(&self, sentence: &str) {
         if self.all_known {
-            faults.note(self.place, sentence);
+            self.node.note(sentence);
         }
     }
 }

@@ -1,10 +1,7 @@
 //! The sentinels of a store: the master's name, their addresses and their credentials.
 
 use super::credentials::{self, Credentials};
-use super::fault::{Faults, Place};
-use super::files::Files;
-use super::raw::Node;
-use super::section::Section;
+use super::node::Node;
 use super::settings::store_sentinel::{MASTER, NODES, SHAPE};
 use super::url::host_and_port;
 
@@ -23,46 +20,39 @@ pub struct SentinelConfig {
     pub credentials: Credentials,
 }
 
-/// Reads `sentinel` of `store`.
-pub(super) fn sentinel(node: &Node, files: &mut Files, faults: &mut Faults) -> Option<SentinelConfig> {
-    let section = Section::open(node, &SHAPE, faults)?;
+/// Reads `sentinel` of `store`; none after a fault.
+pub(super) fn sentinel(node: &Node) -> Option<SentinelConfig> {
+    let section = node.section(&SHAPE);
     let sentence = "`sentinel` needs `master` and `nodes`, such as `{master: mymaster, nodes: [\"10.0.0.1:26379\"]}`";
-    let master = section.required(MASTER.name, sentence, faults).and_then(|node| node.identifier(faults));
-    let nodes = section.required(NODES.name, sentence, faults).and_then(|node| nodes(node, faults));
-    let spec = credentials::spec(node.place, &section, files, faults);
-    let credentials = spec.and_then(|spec| credentials::credentials(&[], Some(spec), faults));
+    let master = section.required(MASTER.name, sentence).and_then(Node::identifier);
+    let nodes = section.required(NODES.name, sentence).map(nodes);
+    let credentials = credentials::spec(node, &section).map(|spec| credentials::credentials(&[], Some(spec)));
+    let refuse = |(place, sentence)| node.reading.note(place, sentence);
+    let credentials = credentials.and_then(|credentials| credentials.map_err(refuse).ok());
     Some(SentinelConfig { master: master?.to_owned(), nodes: nodes?, credentials: credentials? })
 }
 
-fn nodes(node: &Node, faults: &mut Faults) -> Option<Vec<String>> {
-    let items = node.list("[\"10.0.0.1:26379\"]", faults)?;
-    if items.is_empty() {
-        faults.note(node.place, "`nodes` needs one or more sentinels: name all that watch the master");
-        return None;
+fn nodes(node: &Node) -> Vec<String> {
+    let mut known: Vec<String> = Vec::new();
+    let items = node.list("[\"10.0.0.1:26379\"]");
+    if items.is_some_and(<[Node]>::is_empty) {
+        node.note("`nodes` needs one or more sentinels: name all that watch the master");
     }
-    let read: Vec<Option<(Place, String)>> =
-        items.iter().map(|item| Some((item.place, address(item, faults)?))).collect();
-    let read: Vec<_> = read.into_iter().collect::<Option<_>>()?;
-    for (index, (place, address)) in read.iter().enumerate() {
-        if read.iter().take(index).any(|(_, before)| before == address) {
-            faults.note(*place, format!("`{address}` is named twice: each sentinel has one vote"));
-            return None;
+    for item in items.unwrap_or_default() {
+        let Some(address) = address(item) else { continue };
+        if known.contains(&address) {
+            item.note(format!("`{address}` is named twice: each sentinel has one vote"));
         }
+        known.push(address);
     }
-    Some(read.into_iter().map(|(_, address)| address).collect())
+    known
 }
 
-fn address(node: &Node, faults: &mut Faults) -> Option<String> {
-    let text = node.text(NODE, faults)?;
-    if text.contains("://") {
-        faults.note(
-            node.place,
-            "a sentinel is named by `host:port` alone: its user, password and TLS are beside `nodes`",
-        );
+fn address(node: &Node) -> Option<String> {
+    if node.text(NODE)?.contains("://") {
+        node.note("a sentinel is named by `host:port` alone: its user, password and TLS are beside `nodes`");
         return None;
     }
-    match host_and_port(text, DEFAULT_PORT) {
-        Some((host, port)) => Some(format!("{host}:{port}")),
-        None => node.refuse(NODE, faults),
-    }
+    let address = node.parsed(NODE, |text| host_and_port(text, DEFAULT_PORT));
+    address.map(|(host, port)| format!("{host}:{port}"))
 }

@@ -5,8 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::duration::parse_within;
-use super::fault::Faults;
-use super::raw::{Node, Value};
+use super::node::Node;
 use super::scalar::{excerpt, listed, nearest};
 use crate::limit::time::Micros;
 
@@ -24,7 +23,7 @@ pub(super) trait Kind {
     fn default(&self) -> Self::Value;
 
     /// The value of `node`, or none after a fault.
-    fn read(&self, node: &Node, faults: &mut Faults) -> Option<Self::Value>;
+    fn read(&self, node: &Node) -> Option<Self::Value>;
 }
 
 /// An integer in a range, and the default.
@@ -67,8 +66,8 @@ impl Kind for Integer {
         self.1
     }
 
-    fn read(&self, node: &Node, faults: &mut Faults) -> Option<u64> {
-        node.integer(self.0.clone(), faults)
+    fn read(&self, node: &Node) -> Option<u64> {
+        node.integer(self.0.clone())
     }
 }
 
@@ -79,10 +78,9 @@ impl Kind for Time {
         Duration::from_micros(self.1)
     }
 
-    fn read(&self, node: &Node, faults: &mut Faults) -> Option<Duration> {
-        let text = node.text("a duration such as `100ms`", faults)?;
-        let refuse = |message| faults.note(node.place, format!("{}: {message}", node.name));
-        parse_within(text, &self.0).map_err(refuse).ok().map(Duration::from_micros)
+    fn read(&self, node: &Node) -> Option<Duration> {
+        let span = parse_within(node.text("a duration such as `100ms`")?, &self.0);
+        node.noted(span.map_err(|message| format!("{}: {message}", node.name))).map(Duration::from_micros)
     }
 }
 
@@ -93,11 +91,11 @@ impl Kind for Flag {
         self.0
     }
 
-    fn read(&self, node: &Node, faults: &mut Faults) -> Option<bool> {
-        match &node.value {
-            Value::Text { text, quoted: false } if text == "true" => Some(true),
-            Value::Text { text, quoted: false } if text == "false" => Some(false),
-            _ => node.refuse("`true` or `false`", faults),
+    fn read(&self, node: &Node) -> Option<bool> {
+        match node.plain() {
+            Some("true") => Some(true),
+            Some("false") => Some(false),
+            _ => node.refuse("`true` or `false`"),
         }
     }
 }
@@ -109,14 +107,10 @@ impl Kind for Ratio {
         self.0
     }
 
-    fn read(&self, node: &Node, faults: &mut Faults) -> Option<f64> {
-        let what = "a number from 0 to 1, such as `0.1`";
-        match &node.value {
-            Value::Text { text, quoted: false } if text.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit()) => {
-                text.parse().ok().filter(|ratio| *ratio <= 1.0).or_else(|| node.refuse(what, faults))
-            }
-            _ => node.refuse(what, faults),
-        }
+    fn read(&self, node: &Node) -> Option<f64> {
+        let is_decimal = |text: &&str| text.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit());
+        let ratio = node.plain().filter(is_decimal).and_then(|text| text.parse().ok());
+        ratio.filter(|ratio| *ratio <= 1.0).or_else(|| node.refuse("a number from 0 to 1, such as `0.1`"))
     }
 }
 
@@ -127,19 +121,14 @@ impl<T: Copy> Kind for Choice<T> {
         self.1
     }
 
-    fn read(&self, node: &Node, faults: &mut Faults) -> Option<T> {
+    fn read(&self, node: &Node) -> Option<T> {
         let words: Vec<&str> = self.0.iter().map(|(word, _)| *word).collect();
-        let text = node.text(&listed(&words), faults)?;
-        let known = self.0.iter().find(|(word, _)| *word == text);
-        if known.is_none() {
-            match nearest(text, words.iter().copied()) {
-                Some(meant) => {
-                    let sentence = format!("{} cannot be `{}`: did you mean `{meant}`?", node.name, excerpt(text));
-                    faults.note(node.place, sentence);
-                }
-                None => node.must_be(&listed(&words), faults),
-            }
+        let text = node.text(&listed(&words))?;
+        if let Some((_, value)) = self.0.iter().find(|(word, _)| *word == text) {
+            return Some(*value);
         }
-        known.map(|(_, value)| *value)
+        let meant = nearest(text, words.iter().copied()).ok_or_else(|| node.must_be(&listed(&words))).ok()?;
+        node.note(format!("{} cannot be `{}`: did you mean `{meant}`?", node.name, excerpt(text)));
+        None
     }
 }

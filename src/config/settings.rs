@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::envoy::counting::Counting;
+use super::envoy::Counting;
 use super::gate::{ClientFrom, MissingKey, RequestFrom};
 use super::section::Shape;
 use super::setting::{Address, Choice, Flag, Identifier, Integer, Own, Ratio, Setting, Time};
@@ -43,8 +43,8 @@ macro_rules! settings {
 
         /// The rows of the page, by section and in order.
         #[cfg(test)]
-        pub(super) fn rows() -> Vec<super::page::Row> {
-            use super::page::{Describe, Row};
+        pub(super) fn rows() -> Vec<super::tests::page::Row> {
+            use super::tests::page::{Describe, Row};
             vec![$($(Row {
                 section: stringify!($section),
                 setting: concat!($prefix, $name),

@@ -49,7 +49,6 @@ impl Source {
     /// When it cannot be read or is not UTF-8.
     pub fn read(path: &Path) -> Result<Self, Faults> {
         let origin = origin(path);
-        let mut faults = Faults::new(&origin);
         let (file, bytes) = match is_standard_input(path) {
             true => (None, bounded(std::io::stdin(), MAX_BYTES).unwrap_or_else(|error| Err(error.to_string()))),
             false => {
@@ -57,9 +56,10 @@ impl Source {
                 (Some(file), bytes)
             }
         };
-        let bytes = bytes.map_err(|error| faults.note(Place::Source, format!("cannot be read: {error}")));
-        let text = bytes.ok().and_then(|bytes| utf8(bytes, &mut faults));
-        match faults.conclude(text) {
+        let text = bytes
+            .map_err(|error| Faults::of_source(&origin, format!("cannot be read: {error}")))
+            .and_then(|bytes| utf8(bytes, &origin));
+        match text {
             Ok(text) => Ok(Self { origin, text, file }),
             Err(faults) => Err(faults.read_from(file.into_iter().collect())),
         }
@@ -72,12 +72,12 @@ impl Source {
     }
 }
 
-fn utf8(bytes: Vec<u8>, faults: &mut Faults) -> Option<String> {
-    let refuse = |error: std::string::FromUtf8Error| {
+fn utf8(bytes: Vec<u8>, origin: &str) -> Result<String, Faults> {
+    String::from_utf8(bytes).map_err(|error| {
         let (valid, _) = error.as_bytes().split_at(error.utf8_error().valid_up_to());
-        faults.note(end_of(&String::from_utf8_lossy(valid)), "not UTF-8: save the file in that encoding");
-    };
-    String::from_utf8(bytes).map_err(refuse).ok()
+        let place = end_of(&String::from_utf8_lossy(valid));
+        Faults::at(origin, place, "not UTF-8: save the file in that encoding")
+    })
 }
 
 /// The place directly after `text`.

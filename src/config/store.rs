@@ -1,16 +1,13 @@
 //! The store settings: servers, timeout and bounds.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use super::address_map::address_map;
-use super::fault::{Faults, Place};
-use super::files::Files;
-use super::raw::Node;
+use super::fault::{Place, Reading};
+use super::node::{Member, Node, Value};
 use super::scalar::excerpt;
 use super::section::Section;
-use super::setting::Kind;
 use super::settings::store::{ADDRESS_MAP, KEY_PREFIX, MAX_KEYS, SENTINEL, SHAPE, TIMEOUT};
 use super::url::{Seed, UrlFault};
 use super::{RedisConfig, SentinelConfig, StoreConfig, credentials, sentinel, url};
@@ -32,113 +29,99 @@ pub(super) struct Stores {
     pub max_keys: usize,
 }
 
-/// The configured store. `urls` come from the command line and override `store.redis`.
-pub(super) fn store(root: &Section<'_>, urls: &[String], files: &mut Files, faults: &mut Faults) -> Option<Stores> {
-    let overriding = from_flag(urls, faults);
-    let Some(node) = root.member("store") else {
-        let config = config(&overriding?, None, None, DEFAULT_KEY_PREFIX, BTreeMap::new(), faults)?;
-        return Some(Stores { config, timeout: TIMEOUT.kind.default(), max_keys: DEFAULT_MAX_KEYS });
-    };
-    let section = Section::open(node, &SHAPE, faults)?;
-    let sentinel = sentinel_beside(&section, files, faults);
-    let is_needed = urls.is_empty() && section.member(SENTINEL.name).is_none() && !section.is_only(MAX_KEYS.name);
-    let written = written(&section, is_needed, faults);
+/// The configured store; none after a fault. `urls` come from the command line and override
+/// `store.redis`.
+pub(super) fn store(root: &Section<'_>, urls: &[String]) -> Option<Stores> {
+    let reading = &root.node.reading;
+    let overriding = reading.checked(|| from_flag(urls, reading));
+    let section = root.section("store", &SHAPE);
+    let node = root.member("store");
+    let sentinel = section.entry(SENTINEL.name).map(|entry| sentinel_beside(entry, &section));
+    let is_needed = node.is_some() && urls.is_empty() && sentinel.is_none() && !section.is_only(MAX_KEYS.name);
+    let written = reading.checked(|| written(&section, is_needed));
     if written.iter().flatten().any(|(_, seed)| seed.login.is_some()) {
-        files.warn_of_readers();
+        reading.files.borrow_mut().warn_of_readers();
     }
-    let credentials = credentials::spec(node.place, &section, files, faults);
-    let timeout = section.read(&TIMEOUT, faults);
-    let prefix = section.or(KEY_PREFIX.name, DEFAULT_KEY_PREFIX, |node| node.identifier(faults));
-    let address_map = section.or(ADDRESS_MAP.name, BTreeMap::new(), |node| address_map(node, faults));
-    let max_keys = section.read(&MAX_KEYS, faults).and_then(|most| usize::try_from(most).ok());
-    let (seeds, sentinel) = if urls.is_empty() { (written, sentinel?) } else { (overriding, None) };
-    let (seeds, credentials) = (seeds?, credentials?);
-    let (key_prefix, map) = (prefix.unwrap_or_default(), address_map.clone().unwrap_or_default());
-    let config = config(&seeds, sentinel, Some(credentials), key_prefix, map, faults);
-    prefix.and(address_map)?;
-    Some(Stores { config: config?, timeout: timeout?, max_keys: max_keys? })
+    let credentials = node.map(|node| credentials::spec(node, &section));
+    let (timeout, max_keys) = (section.read(&TIMEOUT), section.read(&MAX_KEYS));
+    let key_prefix = section.member(KEY_PREFIX.name).map_or(Some(DEFAULT_KEY_PREFIX), Node::identifier);
+    let address_map = section.member(ADDRESS_MAP.name).map(address_map).unwrap_or_default();
+    let (seeds, sentinel) = if urls.is_empty() { (written?, sentinel.flatten()) } else { (overriding?, None) };
+    let credentials = match credentials {
+        Some(None) => return None,
+        credentials => credentials.flatten(),
+    };
+    let (key_prefix, sentinel) = (key_prefix.unwrap_or_default().to_owned(), sentinel.map(Box::new));
+    let redis = RedisConfig { address_map, sentinel, key_prefix, ..RedisConfig::default() };
+    let config = config(&seeds, redis, credentials).map_err(|(place, sentence)| reading.note(place, sentence));
+    Some(Stores { config: config.ok()?, timeout, max_keys: usize::try_from(max_keys).ok()? })
 }
 
+/// The store of these servers.
+///
+/// # Errors
+/// The place of a fault, and the fault.
 fn config(
     seeds: &[(Place, Seed)],
-    sentinel: Option<Box<SentinelConfig>>,
-    written: Option<credentials::CredentialsSpec>,
-    key_prefix: &str,
-    address_map: BTreeMap<String, String>,
-    faults: &mut Faults,
-) -> Option<StoreConfig> {
-    if seeds.is_empty() && sentinel.is_none() {
-        return Some(StoreConfig::Embedded);
+    redis: RedisConfig,
+    written: Option<credentials::CredentialsSpec<'_>>,
+) -> Result<StoreConfig, (Place, &'static str)> {
+    if seeds.is_empty() && redis.sentinel.is_none() {
+        return Ok(StoreConfig::Embedded);
     }
-    if let (Some((place, _)), 2..) = (seeds.iter().find(|(_, seed)| seed.is_socket()), seeds.len()) {
-        faults.note(*place, "a Unix socket leads to a lone server, which has all counts: name no other beside it");
+    let socket = seeds.iter().find(|(_, seed)| seed.is_socket());
+    if let (Some((place, _)), 2..) = (socket, seeds.len()) {
+        return Err((*place, "a Unix socket leads to a lone server, which has all counts: name no other beside it"));
     }
-    let credentials = credentials::credentials(seeds, written, faults)?;
+    let credentials = credentials::credentials(seeds, written)?;
+    if let (Some((place, _)), Some(_)) = (socket, &credentials.tls) {
+        return Err((*place, "a Unix socket is without TLS: leave `tls` out, or write `rediss://host:port`"));
+    }
     // `tls` holds for all servers, so it changes the scheme of each URL.
-    let url = |seed: &Seed| match credentials.tls {
+    let url = |(_, seed): &(Place, Seed)| match credentials.tls {
         Some(_) if !seed.tls => seed.url.replacen("redis://", "rediss://", 1),
         _ => seed.url.clone(),
     };
-    if let (Some((place, _)), true) = (seeds.iter().find(|(_, seed)| seed.is_socket()), credentials.tls.is_some()) {
-        faults.note(*place, "a Unix socket is without TLS: leave `tls` out, or write `rediss://host:port`");
-    }
-    let seeds = seeds.iter().map(|(_, seed)| url(seed)).collect();
-    Some(StoreConfig::Redis(RedisConfig {
-        seeds,
-        address_map,
-        sentinel,
-        key_prefix: key_prefix.to_owned(),
-        credentials,
-    }))
+    Ok(StoreConfig::Redis(RedisConfig { seeds: seeds.iter().map(url).collect(), credentials, ..redis }))
 }
 
-/// The sentinels, if any; they exclude `store.redis`. The outer None marks a fault.
-fn sentinel_beside(
-    section: &Section<'_>,
-    files: &mut Files,
-    faults: &mut Faults,
-) -> Option<Option<Box<SentinelConfig>>> {
-    let Some(entry) = section.entry(SENTINEL.name) else { return Some(None) };
-    let read = sentinel::sentinel(&entry.node, files, faults);
+/// The sentinels, which exclude `store.redis`; none after a fault.
+fn sentinel_beside(entry: &Member, section: &Section<'_>) -> Option<SentinelConfig> {
+    let read = sentinel::sentinel(&entry.node);
     if section.member("redis").is_some() {
-        faults.note(entry.place, "`redis` and `sentinel` together: sentinels name the primary, so leave `redis` out");
+        entry.note("`redis` and `sentinel` together: sentinels name the primary, so leave `redis` out");
         return None;
     }
-    read.map(|read| Some(Box::new(read)))
+    read
 }
 
 /// The seeds at `store.redis`; they may be missing unless they are `needed`.
-fn written(section: &Section<'_>, needed: bool, faults: &mut Faults) -> Option<Vec<(Place, Seed)>> {
+fn written(section: &Section<'_>, needed: bool) -> Vec<(Place, Seed)> {
     let sentence = "`store` needs `redis`, one or more URLs, or `sentinel`; for the embedded store leave `store` out, or name \
          `max_keys` alone";
-    let node = if needed { section.required("redis", sentence, faults) } else { section.member("redis") };
-    let items = match node {
-        Some(node) => node.list("[redis://127.0.0.1:7001]", faults)?,
-        None => return (!needed).then(Vec::new),
-    };
-    if let (Some(node), []) = (node, items) {
-        faults.note(node.place, sentence);
+    let node = if needed { section.required("redis", sentence) } else { section.member("redis") };
+    let Some(node) = node else { return Vec::new() };
+    if matches!(&node.value, Value::List(items) if items.is_empty()) {
+        node.note(sentence);
     }
-    let seeds: Vec<Option<Seed>> = items.iter().map(|item| seed(item, faults)).collect();
-    distinct(items.iter().map(|item| item.place).zip(seeds), faults)
+    let seeds = node.each("[redis://127.0.0.1:7001]", |item| Some((item.place, seed(item)?)));
+    distinct(seeds, &node.reading)
 }
 
-fn seed(node: &Node, faults: &mut Faults) -> Option<Seed> {
-    let text = node.text("a URL such as `redis://127.0.0.1:7001`", faults)?;
+fn seed(node: &Node) -> Option<Seed> {
     let message = |wrong| match wrong {
         UrlFault::Several => "several servers in one URL: write a list with a URL for each, such as \
              `[redis://127.0.0.1:7001, redis://127.0.0.1:7002]`"
             .to_owned(),
         UrlFault::Other(reason) => reason,
     };
-    url::seed(text).map_err(|wrong| faults.note(node.place, message(wrong))).ok()
+    node.noted(url::seed(node.text("a URL such as `redis://127.0.0.1:7001`")?).map_err(message))
 }
 
-fn from_flag(urls: &[String], faults: &mut Faults) -> Option<Vec<(Place, Seed)>> {
+fn from_flag(urls: &[String], reading: &Reading) -> Vec<(Place, Seed)> {
     let texts = urls.iter().flat_map(|word| word.split(',').map(move |text| (word.as_str(), text.trim())));
-    let read = texts.map(|(word, text)| flagged(word, text).map_err(|message| faults.note(FLAG, message)).ok());
-    let read: Vec<_> = read.collect();
-    distinct(read.into_iter().map(|seed| (FLAG, seed)), faults)
+    let read = texts.filter_map(|(word, text)| flagged(word, text).map_err(|message| reading.note(FLAG, message)).ok());
+    distinct(read.map(|seed| (FLAG, seed)).collect(), reading)
 }
 
 /// The URL in a word of the command line. `--store` takes every word after it, even a
@@ -176,15 +159,12 @@ fn server_of(seed: &Seed) -> Option<&str> {
     seed.url.split_once("://").map(|(_, server)| server)
 }
 
-/// All of the seeds, none if one is missing; notes each duplicate.
-fn distinct(seeds: impl Iterator<Item = (Place, Option<Seed>)>, faults: &mut Faults) -> Option<Vec<(Place, Seed)>> {
-    let seeds: Vec<(Place, Option<Seed>)> = seeds.collect();
+/// The seeds; notes each duplicate.
+fn distinct(seeds: Vec<(Place, Seed)>, reading: &Reading) -> Vec<(Place, Seed)> {
     for (index, (place, seed)) in seeds.iter().enumerate() {
-        let known = |before: &&Seed| seed.as_ref().is_some_and(|seed| server_of(seed) == server_of(before));
-        let before = seeds.iter().take(index).filter_map(|(_, before)| before.as_ref()).find(known);
-        if let Some(before) = before {
-            faults.note(*place, format!("`{}` is named twice: once is enough", before.url));
+        if let Some((_, before)) = seeds[..index].iter().find(|(_, before)| server_of(before) == server_of(seed)) {
+            reading.note(*place, format!("`{}` is named twice: once is enough", before.url));
         }
     }
-    seeds.into_iter().map(|(place, seed)| Some((place, seed?))).collect()
+    seeds
 }

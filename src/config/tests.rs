@@ -1,5 +1,7 @@
 //! Tests of the loader's public functions. `tests/fixtures/config` holds the message of each fault.
 
+pub(super) mod page;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -11,9 +11,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{CertificateError, Error, RootCertStore, ServerConfig};
 
-use super::fault::Faults;
-use super::files::Files;
-use super::raw::Node;
+use super::node::Node;
 use super::section::Section;
 use super::settings::envoy_tls;
 use super::settings::tls::{CLIENT_CA_FILE, SHAPE};
@@ -54,44 +52,34 @@ impl PartialEq for ServerTls {
     }
 }
 
-/// Reads `tls`; the inner None without it.
-pub(super) fn tls(root: &Section<'_>, files: &mut Files, faults: &mut Faults) -> Option<Option<ServerTls>> {
-    let Some(node) = root.member("tls") else { return Some(None) };
-    let section = Section::open(node, &SHAPE, faults)?;
-    server(&section, CLIENT_CA_FILE.name, &[b"h2", b"http/1.1"], files, faults).map(Some)
+/// Reads `tls`.
+pub(super) fn tls(node: &Node) -> Option<ServerTls> {
+    server(&node.section(&SHAPE), CLIENT_CA_FILE.name, &[b"h2", b"http/1.1"])
 }
 
 /// Reads `envoy.tls`.
-pub(super) fn of_envoy(node: &Node, files: &mut Files, faults: &mut Faults) -> Option<ServerTls> {
-    let section = Section::open(node, &envoy_tls::SHAPE, faults)?;
-    server(&section, envoy_tls::CA_FILE.name, &[b"h2"], files, faults)
+pub(super) fn of_envoy(node: &Node) -> Option<ServerTls> {
+    server(&node.section(&envoy_tls::SHAPE), envoy_tls::CA_FILE.name, &[b"h2"])
 }
 
 /// Reads the files of a listener that speaks `protocols`. `authority` is the member with the
 /// authority of client certificates.
-fn server(
-    section: &Section<'_>,
-    authority: &str,
-    protocols: &[&[u8]],
-    files: &mut Files,
-    faults: &mut Faults,
-) -> Option<ServerTls> {
+fn server(section: &Section<'_>, authority: &str, protocols: &[&[u8]]) -> Option<ServerTls> {
     let sentence = "`tls` needs `cert_file` and `key_file`, such as `{cert_file: node.pem, key_file: node.key}`";
-    let certificate = section.required("cert_file", sentence, faults);
-    let key_node = section.required("key_file", sentence, faults);
-    let chain = certificate.and_then(|node| certificates(node, files, faults));
-    let key = key_node.and_then(|node| key(node, files, faults));
+    let certificate = section.required("cert_file", sentence);
+    let key_node = section.required("key_file", sentence);
+    let (chain, key) = (certificate.and_then(certificates), key_node.and_then(key));
     let (clients, verifier) = match section.member(authority) {
         Some(node) => {
-            let clients = Arc::new(authorities(node, files, faults)?);
-            (Some(clients.clone()), verifier(node, clients, faults)?)
+            let clients = Arc::new(authorities(node)?);
+            (Some(clients.clone()), verifier(node, clients)?)
         }
         None => (None, WebPkiClientVerifier::no_client_auth()),
     };
     let (chain, key) = (chain?, key?);
     let config = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().ok()?;
     let config = config.with_client_cert_verifier(verifier).with_single_cert(chain.clone(), key);
-    let refuse = |error| key_node?.note_file_fault::<()>(&format!("does not go with `cert_file`: {error}"), faults);
+    let refuse = |error| key_node?.note_file_fault::<()>(&format!("does not go with `cert_file`: {error}"));
     let mut config = config.map_err(refuse).ok()?;
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     let ends_at = chain.iter().filter_map(ends_at).min();
@@ -103,16 +91,12 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 /// The certificates in a file, at least one.
-pub(super) fn certificates(
-    node: &Node,
-    files: &mut Files,
-    faults: &mut Faults,
-) -> Option<Vec<CertificateDer<'static>>> {
-    let bytes = files.bytes(node, CERTIFICATE, faults)?;
+pub(super) fn certificates(node: &Node) -> Option<Vec<CertificateDer<'static>>> {
+    let bytes = node.bytes(CERTIFICATE)?;
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     match read {
         Ok(chain) if !chain.is_empty() => Some(chain),
-        _ => node.note_file_fault("must hold one or more certificates in PEM", faults),
+        _ => node.note_file_fault("must hold one or more certificates in PEM"),
     }
 }
 
@@ -130,26 +114,24 @@ fn ends_at(certificate: &CertificateDer<'_>) -> Option<Micros> {
 }
 
 /// The private key in a file.
-pub(super) fn key(node: &Node, files: &mut Files, faults: &mut Faults) -> Option<PrivateKeyDer<'static>> {
-    let bytes = files.bytes(node, "a file with a private key in PEM, such as `node.key`", faults)?;
-    files.warn_of_secret_readers(node);
-    let key = PrivateKeyDer::from_pem_slice(&bytes).ok();
-    key.or_else(|| node.note_file_fault("must hold one private key in PEM", faults))
+pub(super) fn key(node: &Node) -> Option<PrivateKeyDer<'static>> {
+    let bytes = node.bytes("a file with a private key in PEM, such as `node.key`")?;
+    node.warn_of_secret_readers();
+    PrivateKeyDer::from_pem_slice(&bytes)
+        .ok()
+        .or_else(|| node.note_file_fault("must hold one private key in PEM"))
 }
 
 /// The authorities in a file.
-pub(super) fn authorities(node: &Node, files: &mut Files, faults: &mut Faults) -> Option<RootCertStore> {
+pub(super) fn authorities(node: &Node) -> Option<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    let (_, refused) = roots.add_parsable_certificates(certificates(node, files, faults)?);
-    match refused {
-        0 => Some(roots),
-        _ => node.note_file_fault("holds a certificate that is none of an authority", faults),
+    match roots.add_parsable_certificates(certificates(node)?) {
+        (_, 0) => Some(roots),
+        _ => node.note_file_fault("holds a certificate that is none of an authority"),
     }
 }
 
-fn verifier(node: &Node, roots: Arc<RootCertStore>, faults: &mut Faults) -> Option<Arc<dyn ClientCertVerifier>> {
-    match WebPkiClientVerifier::builder_with_provider(roots, provider()).build() {
-        Ok(verifier) => Some(verifier),
-        Err(error) => node.note_file_fault(&format!("does not serve: {error}"), faults),
-    }
+fn verifier(node: &Node, roots: Arc<RootCertStore>) -> Option<Arc<dyn ClientCertVerifier>> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build();
+    verifier.map_or_else(|error| node.note_file_fault(&format!("does not serve: {error}")), Some)
 }

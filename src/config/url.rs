@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use percent_encoding::percent_decode_str;
 
-use super::login::{Login, Password};
+use super::credentials::{Login, Password};
 
 const DEFAULT_PORT: u16 = 6379;
 

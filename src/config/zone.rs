@@ -4,9 +4,8 @@ use crate::limit::calendar::{Calendar, UTC, Unit, zones};
 use crate::limit::policy::Algorithm;
 use crate::limit::quota::{Anchor, Quota, Rule};
 
-use super::fault::Faults;
-use super::form::Form;
-use super::raw::{Member, Node};
+use super::node::{Member, Node};
+use super::quota::Form;
 use super::scalar::{excerpt, nearest};
 
 /// Aliases of UTC, and zones that have equalled it since 1970.
@@ -19,29 +18,24 @@ pub(super) fn is_utc(zone: &str) -> bool {
 }
 
 /// The form with the time zone that `node` names, if it can have one.
-pub(super) fn form(form: Form, algorithm: Option<Algorithm>, node: Option<&Node>, faults: &mut Faults) -> Form {
-    let Some(node) = node else { return form };
-    let zone = zone(node, faults);
+pub(super) fn form(form: Form, algorithm: Option<Algorithm>, node: &Node) -> Form {
+    let zone = zone(node);
     match form {
-        Form::Clock(utc) => Form::Clock(zone.unwrap_or(utc)),
+        Form::Clock(utc) => return Form::Clock(zone.unwrap_or(utc)),
         // The algorithm has its fault already.
-        _ if algorithm.is_none() => form,
+        _ if algorithm.is_none() => {}
         Form::Window(Rule::FixedWindow(_)) => {
-            faults.note(node.place, "`timezone` is for windows by the clock, not for `anchor: first-hit`");
-            form
+            node.note("`timezone` is for windows by the clock, not for `anchor: first-hit`");
         }
-        _ => {
-            faults.note(node.place, "`timezone` is for windows by the clock: add `algorithm: fixed-window`");
-            form
-        }
+        _ => node.note("`timezone` is for windows by the clock: add `algorithm: fixed-window`"),
     }
+    form
 }
 
 /// Notes a time zone that no quota of the policy or of an override depends on.
-pub(super) fn refuse_idle(member: Option<&Member>, form: Form, is_needed: bool, faults: &mut Faults) {
+pub(super) fn refuse_idle(member: Option<&Member>, form: Form, is_needed: bool) {
     if let (Some(member), Form::Clock(_), false) = (member, form, is_needed) {
-        let sentence = "`timezone` matters to windows of `1d`, `1w`, `1mo` and `1y` only, and here is none";
-        faults.note(member.place, sentence);
+        member.note("`timezone` matters to windows of `1d`, `1w`, `1mo` and `1y` only, and here is none");
     }
 }
 
@@ -57,21 +51,17 @@ pub(super) fn is_needed(form: Form, quotas: Option<&[Quota]>) -> bool {
 }
 
 /// Reads the name of a time zone.
-fn zone(node: &Node, faults: &mut Faults) -> Option<&'static str> {
+fn zone(node: &Node) -> Option<&'static str> {
     let what = "an IANA time zone such as `Europe/Berlin`";
-    let text = node.text(what, faults)?;
-    let known = Calendar::new(Unit::Day, text).map(Calendar::zone);
-    if known.is_none() {
-        let zones = zones();
-        match meant(text, &zones) {
-            Some(meant) => {
-                let sentence = format!("`timezone` cannot be `{}`: did you mean `{meant}`?", excerpt(text));
-                faults.note(node.place, sentence);
-            }
-            None => node.must_be(what, faults),
-        }
+    let text = node.text(what)?;
+    if let Some(known) = Calendar::new(Unit::Day, text) {
+        return Some(known.zone());
     }
-    known
+    match meant(text, &zones()) {
+        Some(meant) => node.note(format!("`timezone` cannot be `{}`: did you mean `{meant}`?", excerpt(text))),
+        None => node.must_be(what),
+    }
+    None
 }
 
 /// The zone with a similar name or the same city: `Berlin`.

@@ -14,6 +14,7 @@ mod config_fixtures;
 mod fuzz_replies;
 mod fuzz_text;
 mod leases;
+mod limitador;
 mod list_lookup;
 mod prefilter;
 mod prose;

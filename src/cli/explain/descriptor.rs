@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use super::policy;
 use crate::config::Config;
-use crate::config::envoy::{Entry, Rule, RuleKind, counter_key, policy_key};
+use crate::config::envoy::{Rule, RuleKind};
+use crate::gateway::envoy::find::Entry;
+use crate::gateway::envoy::key::{counter_key, policy_key};
 
 /// The rule that decides a descriptor with these entries, and the effect of its policy.
 pub(super) fn explain(config: &Config, domain: &str, descriptor: &[String]) -> Result<Value, String> {

@@ -1,6 +1,6 @@
 //! Reads a file in the format of envoyproxy/ratelimit: a domain and its tree of descriptors.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::limits::{self, Counts};
@@ -8,8 +8,7 @@ use super::metadata::metadata;
 use super::tree::{Descriptor, Level, Limit, Rule, RuleKind};
 use super::unit::Unit;
 use super::yaml_1_1;
-use crate::config::fault::{Faults, Place};
-use crate::config::raw::{Node, Value};
+use crate::config::node::Node;
 use crate::config::scalar::{excerpt, listed, nearest};
 use crate::config::section::{Section, Shape};
 use crate::config::setting::{Flag, Kind};
@@ -49,45 +48,42 @@ const REPLACES: Shape = Shape { example: "{name: per-user}", known: &["name"], c
 
 const OFF: Flag = Flag(false);
 
-/// Reads the descriptors of files. All faults go to `faults`.
+/// Reads the descriptors of files.
 pub(super) struct DescriptorReader<'a> {
-    /// The name of the file, for rules and faults.
+    /// The name of the file, for rules.
     pub(super) file: Arc<str>,
     pub(super) counts: Counts,
     /// The names of the configuration's policies.
-    pub(super) known: &'a BTreeSet<String>,
+    pub(super) known: &'a [&'a str],
     /// The policies that count the limits read so far.
     pub(super) policies: &'a mut BTreeMap<String, Arc<Policy>>,
-    pub(super) faults: &'a mut Faults,
 }
 
 /// The keys and values from the domain down to a descriptor.
 type Path<'a> = Vec<(&'a str, &'a str)>;
 
 impl DescriptorReader<'_> {
-    /// The domain of the file with its place, and its descriptors.
-    pub(super) fn domain(&mut self, root: &Node) -> Option<(String, Place, Level)> {
-        let section = Section::open(root, &ROOT, self.faults)?;
+    /// The name of the file's domain, and its descriptors.
+    pub(super) fn domain<'n>(&mut self, root: &'n Node) -> Option<(&'n Node, &'n str, Level)> {
+        let section = root.section(&ROOT);
         let sentence = "a file needs `domain`, the name that Envoy's filter sends, such as `domain: edge`";
-        let node = section.required("domain", sentence, self.faults);
-        let name = node.and_then(|node| Some((node.word("a name such as `edge`", self.faults)?, node.place)));
-        let domain = name.map(|(name, _)| name).unwrap_or_default();
+        let node = section.required("domain", sentence);
+        let name = node.and_then(|node| node.word("a name such as `edge`"));
+        let domain = name.unwrap_or_default();
         let level = section.member("descriptors").map(|node| self.level(node, domain, &Path::new()));
-        let (name, place) = name?;
-        Some((name.to_owned(), place, level.unwrap_or_default()))
+        Some((node?, name?, level.unwrap_or_default()))
     }
 
     fn level<'n>(&mut self, node: &'n Node, domain: &str, path: &Path<'n>) -> Level {
         let mut level = Level::default();
-        if matches!(node.value, Value::Empty) {
+        if !node.is_given() {
             return level;
         }
-        for item in node.list("[{key: remote_address}]", self.faults).unwrap_or_default() {
+        for item in node.list("[{key: remote_address}]").unwrap_or_default() {
             let Some((key, value, descriptor)) = self.descriptor(item, domain, path) else { continue };
             if let Err(line) = level.insert(key, value, descriptor) {
                 let shown = if value.is_empty() { excerpt(key) } else { excerpt(&format!("{key}: {value}")) };
-                let sentence = format!("`{shown}` is here twice, first in line {line}: keep one of them");
-                self.faults.note(item.place, sentence);
+                item.note(format!("`{shown}` is here twice, first in line {line}: keep one of them"));
             }
         }
         level
@@ -99,45 +95,27 @@ impl DescriptorReader<'_> {
         domain: &str,
         path: &Path<'n>,
     ) -> Option<(&'n str, &'n str, Descriptor)> {
-        let section = Section::open(node, &DESCRIPTOR, self.faults)?;
-        let sentence = "a descriptor needs `key`, such as `key: remote_address`";
-        let key = section
-            .required("key", sentence, self.faults)
-            .and_then(|node| node.word("the key of a descriptor's entry", self.faults));
-        let value = section.member("value").filter(|node| !matches!(node.value, Value::Empty));
-        let value = value.map_or(Some(""), |node| node.text("the value of a descriptor's entry", self.faults));
+        let section = node.section(&DESCRIPTOR);
+        let key = section.required("key", "a descriptor needs `key`, such as `key: remote_address`");
+        let key = key.and_then(|node| node.word("the key of a descriptor's entry"));
+        let value = section.given("value").map_or(Some(""), |node| node.text("the value of a descriptor's entry"));
         let mut path = path.clone();
         path.push((key.unwrap_or_default(), value.unwrap_or_default()));
         let rule = self.rule(&section, domain, &path);
-        let shares = self.shares(&section, value);
+        let shares = shares(&section, value);
         for accepted in ["detailed_metric", "value_to_metric"] {
-            self.flag(&section, accepted);
+            flag(&section, accepted);
         }
-        let below = section.member("descriptors").map(|node| self.level(node, domain, &path));
-        let Place::At { line, .. } = node.place else { return None };
-        let descriptor = Descriptor { rule, shares, below: below.unwrap_or_default(), line };
-        Some((key?, value?, descriptor))
-    }
-
-    /// Whether the values that match the wildcard count together.
-    fn shares(&mut self, section: &Section<'_>, value: Option<&str>) -> bool {
-        let shares = self.flag(section, "share_threshold");
-        if let Some(node) = section.member("share_threshold").filter(|_| shares)
-            && value.is_some_and(|value| !value.contains('*'))
-        {
-            self.faults
-                .note(node.place, "`share_threshold` needs a `value` with `*`: only wildcards match several values");
-        }
-        shares
+        let below = section.member("descriptors").map(|node| self.level(node, domain, &path)).unwrap_or_default();
+        Some((key?, value?, Descriptor { rule, shares, below, line: node.place.line() }))
     }
 
     fn rule(&mut self, section: &Section<'_>, domain: &str, path: &Path<'_>) -> Option<Rule> {
-        let (shadow, is_quota) = (self.flag(section, "shadow_mode"), self.flag(section, "quota_mode"));
-        let metadata = section.member("metadata").and_then(|node| metadata(node, self.faults));
-        let limit = section.member("rate_limit").filter(|node| !matches!(node.value, Value::Empty));
-        let rule = match (limit, section.member("policy")) {
+        let (shadow, is_quota) = (flag(section, "shadow_mode"), flag(section, "quota_mode"));
+        let metadata = section.member("metadata").and_then(metadata);
+        let rule = match (section.given("rate_limit"), section.member("policy")) {
             (Some(_), Some(policy)) => {
-                self.faults.note(policy.place, "`policy` and `rate_limit` are alternatives: keep one of them");
+                policy.note("`policy` and `rate_limit` are alternatives: keep one of them");
                 None
             }
             (Some(limit), None) => self.rate_limit(limit, domain, path, shadow),
@@ -147,36 +125,35 @@ impl DescriptorReader<'_> {
         rule.map(|rule| Rule { is_quota, metadata, ..rule })
     }
 
-    fn policy(&mut self, node: &Node, section: &Section<'_>) -> Option<Rule> {
+    fn policy(&self, node: &Node, section: &Section<'_>) -> Option<Rule> {
         if let Some(member) = section.entry("shadow_mode") {
-            let sentence = "`shadow_mode` goes with `rate_limit`: write `shadow: true` in the policy instead";
-            self.faults.note(member.place, sentence);
+            member.note("`shadow_mode` goes with `rate_limit`: write `shadow: true` in the policy instead");
         }
-        let name = node.identifier(self.faults)?;
-        if !self.known.contains(name) {
-            let meant = match nearest(name, self.known.iter().map(String::as_str)) {
+        let name = node.identifier()?;
+        if !self.known.contains(&name) {
+            let meant = match nearest(name, self.known.iter().copied()) {
                 Some(meant) => format!("did you mean `{meant}`?"),
                 None => "name one of `policies` in the node's configuration".to_owned(),
             };
-            self.faults.note(node.place, format!("there is no policy `{}`: {meant}", excerpt(name)));
+            node.note(format!("there is no policy `{}`: {meant}", excerpt(name)));
         }
         Some(self.rule_at(node, RuleKind::Policy(name.to_owned()), "", Vec::new()))
     }
 
     fn rate_limit(&mut self, node: &Node, domain: &str, path: &Path<'_>, shadow: bool) -> Option<Rule> {
-        let section = Section::open(node, &RATE_LIMIT, self.faults)?;
-        let name = section.member("name").filter(|node| !matches!(node.value, Value::Empty));
-        let name = name.map_or("", |node| node.text("a name for `replaces`", self.faults).unwrap_or_default());
-        let replaces = section.member("replaces").map_or_else(Vec::new, |node| self.replaces(node, name));
-        if section.member("unlimited").map_or(Some(false), |node| self.flag_at(node))? {
-            self.refuse_unit(&section);
+        let section = node.section(&RATE_LIMIT);
+        let name = section.given("name").and_then(|node| node.text("a name for `replaces`")).unwrap_or_default();
+        let replaces = section.each("replaces", "[{name: per-user}]", |item| replaced(item, name));
+        if section.member("unlimited").map_or(Some(false), flag_at)? {
+            if let Some(node) = section.given("unit") {
+                node.note("`unlimited` has no `unit`: leave one of them out");
+            }
             return Some(self.rule_at(node, RuleKind::Unlimited, name, replaces));
         }
-        let unit = section.required("unit", "a `rate_limit` needs `unit`, such as `unit: minute`", self.faults);
-        let unit = unit.and_then(|node| self.unit(node));
+        let unit = section.required("unit", "a `rate_limit` needs `unit`, such as `unit: minute`");
+        let unit = unit.and_then(|node| node.parsed(&listed(&Unit::ALL.map(Unit::name)), Unit::of_word));
         let sentence = "a `rate_limit` needs `requests_per_unit`: 0 denies every request";
-        let requests = section.required("requests_per_unit", sentence, self.faults);
-        let requests = requests.and_then(|node| self.requests(node));
+        let requests = section.required("requests_per_unit", sentence).and_then(requests);
         let (unit, requests) = (unit?, requests?);
         let policy = limits::name(path, domain);
         let counted = self.counts.policy(policy.clone(), requests, unit, shadow);
@@ -185,60 +162,42 @@ impl DescriptorReader<'_> {
         Some(self.rule_at(node, RuleKind::Limit(limit), name, replaces))
     }
 
-    fn refuse_unit(&mut self, section: &Section<'_>) {
-        let unit = section.member("unit").filter(|node| !matches!(node.value, Value::Empty));
-        if let Some(node) = unit {
-            self.faults.note(node.place, "`unlimited` has no `unit`: leave one of them out");
-        }
-    }
-
-    fn unit(&mut self, node: &Node) -> Option<Unit> {
-        let words = Unit::ALL.map(Unit::name);
-        let word = node.text(&listed(&words), self.faults)?;
-        Unit::of_word(word).or_else(|| node.refuse(&listed(&words), self.faults))
-    }
-
-    /// The names that a rule replaces; `own` is its own name.
-    fn replaces(&mut self, node: &Node, own: &str) -> Vec<String> {
-        let mut names = Vec::new();
-        for item in node.list("[{name: per-user}]", self.faults).unwrap_or_default() {
-            let Some(section) = Section::open(item, &REPLACES, self.faults) else { continue };
-            let named = section.required("name", "an entry of `replaces` needs `name`", self.faults);
-            let Some(name) = named.and_then(|node| node.word("the name of another `rate_limit`", self.faults)) else {
-                continue;
-            };
-            if name == own {
-                self.faults.note(item.place, "a `rate_limit` cannot replace itself: name another one");
-            }
-            names.push(name.to_owned());
-        }
-        names
-    }
-
     fn rule_at(&self, node: &Node, kind: RuleKind, name: &str, replaces: Vec<String>) -> Rule {
-        let line = if let Place::At { line, .. } = node.place { line } else { 0 };
-        let place = (self.file.clone(), line);
+        let place = (self.file.clone(), node.place.line());
         Rule { kind, name: name.to_owned(), replaces, is_quota: false, metadata: None, place }
-    }
-
-    fn flag(&mut self, section: &Section<'_>, name: &str) -> bool {
-        section.member(name).and_then(|node| self.flag_at(node)).unwrap_or_default()
-    }
-
-    fn flag_at(&mut self, node: &Node) -> Option<bool> {
-        plain(node).and_then(yaml_1_1::flag).or_else(|| OFF.read(node, self.faults))
-    }
-
-    fn requests(&mut self, node: &Node) -> Option<u32> {
-        let known = plain(node).and_then(yaml_1_1::integer).and_then(|requests| u32::try_from(requests).ok());
-        known.or_else(|| u32::try_from(node.integer(0..=u32::MAX.into(), self.faults)?).ok())
     }
 }
 
-/// A text without quotes.
-fn plain(node: &Node) -> Option<&str> {
-    match &node.value {
-        Value::Text { text, quoted: false } => Some(text),
-        _ => None,
+/// Whether the values that match the wildcard count together.
+fn shares(section: &Section<'_>, value: Option<&str>) -> bool {
+    let shares = flag(section, "share_threshold");
+    if let Some(node) = section.member("share_threshold").filter(|_| shares)
+        && value.is_some_and(|value| !value.contains('*'))
+    {
+        node.note("`share_threshold` needs a `value` with `*`: only wildcards match several values");
     }
+    shares
+}
+
+/// A name that a rule replaces; `own` is its own name.
+fn replaced(item: &Node, own: &str) -> Option<String> {
+    let name = item.section(&REPLACES).required("name", "an entry of `replaces` needs `name`");
+    let name = name?.word("the name of another `rate_limit`")?;
+    if name == own {
+        item.note("a `rate_limit` cannot replace itself: name another one");
+    }
+    Some(name.to_owned())
+}
+
+fn flag(section: &Section<'_>, name: &str) -> bool {
+    section.member(name).and_then(flag_at).unwrap_or_default()
+}
+
+fn flag_at(node: &Node) -> Option<bool> {
+    node.plain().and_then(yaml_1_1::flag).or_else(|| OFF.read(node))
+}
+
+fn requests(node: &Node) -> Option<u32> {
+    let known = node.plain().and_then(yaml_1_1::integer).and_then(|requests| u32::try_from(requests).ok());
+    known.or_else(|| u32::try_from(node.integer(0..=u32::MAX.into())?).ok())
 }

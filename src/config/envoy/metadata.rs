@@ -6,15 +6,14 @@ use prost_types::value::Kind;
 use prost_types::{ListValue, Struct};
 
 use super::yaml_1_1;
-use crate::config::fault::Faults;
-use crate::config::raw::{Member, Node, Value};
+use crate::config::node::{Member, Node, Value};
 
 /// The metadata at `node`; none if it is empty.
-pub(super) fn metadata(node: &Node, faults: &mut Faults) -> Option<Arc<Struct>> {
+pub(super) fn metadata(node: &Node) -> Option<Arc<Struct>> {
     match &node.value {
         Value::Mapping(members) => Some(Arc::new(mapping(members))),
         Value::Empty => None,
-        _ => node.refuse("a mapping such as `{backend: eu}`", faults),
+        _ => node.refuse("a mapping such as `{backend: eu}`"),
     }
 }
 

@@ -1,12 +1,11 @@
 //! Envoy's rate limit service: the section `envoy` and the files that it names.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-
-pub mod counting;
 
 mod unit;
 
@@ -14,27 +13,19 @@ mod yaml_1_1;
 
 mod tree;
 
-mod key;
-
 mod limits;
 
 mod metadata;
 
 mod descriptors;
 
-#[cfg(test)]
-mod tests;
-
-pub use counting::Counting;
-pub use key::{counter_key, policy_key};
 pub use limits::{ZERO, of_requests};
-pub use tree::{Domains, Entry, Found, Level, Limit, Rule, RuleKind};
+pub use tree::{Descriptor, Domains, Level, Limit, OfKey, Rule, RuleKind};
 pub use unit::Unit;
 
-use super::fault::{Faults, Place};
-use super::files::Files;
-use super::listen::{ENVOY_BEYOND_LOOPBACK, refuse_open};
-use super::raw::Node;
+use super::fault::Reading;
+use super::listen::{ENVOY_BEYOND_LOOPBACK, Listener};
+use super::node::Node;
 use super::section::Section;
 use super::settings::envoy::{ALGORITHM, CONNECTION_AGE, COUNTING, DEADLINE, HEADERS, SHAPE};
 use super::tls::{self, ServerTls};
@@ -43,6 +34,16 @@ use crate::access::Access;
 use crate::limit::policy::Policy;
 use descriptors::DescriptorReader;
 use limits::Counts;
+
+named! {
+    /// How the descriptors of one request count together.
+    pub enum Counting {
+        /// All are charged, or none is.
+        AllOrNone = "all-or-none",
+        /// Each is charged for itself, up to its limit.
+        Independent = "independent",
+    }
+}
 
 /// The rate limit service of a node.
 #[derive(Debug, Clone)]
@@ -65,122 +66,89 @@ pub struct EnvoyRules {
     pub domains: Domains,
 }
 
-/// The parts of the configuration that the section depends on.
-pub(super) struct Context<'a> {
-    pub(super) access: Option<&'a Access>,
-    /// The names of the policies as written.
-    pub(super) known: BTreeSet<String>,
-}
-
 /// The policies that count limits, by name.
 type LimitPolicies = BTreeMap<String, Arc<Policy>>;
 
-/// Reads `envoy`; the inner None without it.
+/// Reads `envoy`; none without it, or after a fault. `access` is none after a fault in it, and `known`
+/// are the names of the policies.
 pub(super) fn envoy(
     root: &Section<'_>,
-    context: &Context<'_>,
-    files: &mut Files,
-    faults: &mut Faults,
-) -> Option<Option<(EnvoyConfig, LimitPolicies)>> {
-    let Some(node) = root.member("envoy") else { return Some(None) };
-    let section = Section::open(node, &SHAPE, faults)?;
-    let sentence = "`envoy` needs `listen`, such as `listen: 127.0.0.1:8081`";
-    let listen = section.required("listen", sentence, faults).and_then(|node| address(node, faults));
-    let tls = match section.member("tls") {
-        Some(node) => tls::of_envoy(node, files, faults).map(Some),
-        None => Some(None),
-    };
+    access: Option<&Access>,
+    known: &[&str],
+) -> Option<(EnvoyConfig, LimitPolicies)> {
+    let section = root.member("envoy")?.section(&SHAPE);
+    let what = "an IP address and a port, such as `127.0.0.1:8081`";
+    let listen = section.required("listen", "`envoy` needs `listen`, such as `listen: 127.0.0.1:8081`");
+    let listen = listen.and_then(|node| Some((node, node.parsed(what, |text| text.parse().ok())?)));
+    let tls = section.member("tls").map(tls::of_envoy);
     // A client certificate stands for a token.
-    if let (Some(access), Some(address), Some(tls)) = (context.access, listen, &tls)
-        && !tls.as_ref().is_some_and(ServerTls::asks_clients)
+    if let (Some(access), Some((node, address))) = (access, listen)
+        && !matches!(&tls, Some(tls) if tls.as_ref().is_none_or(ServerTls::asks_clients))
     {
-        refuse_open(address, access, ENVOY_BEYOND_LOOPBACK, faults);
+        Listener::at(node, address).refuse_open(access, ENVOY_BEYOND_LOOPBACK);
     }
-    let (algorithm, counting) = (section.read(&ALGORITHM, faults), section.read(&COUNTING, faults));
-    let (deadline, headers) = (section.read(&DEADLINE, faults), section.read(&HEADERS, faults));
-    let connection_age = section.read(&CONNECTION_AGE, faults);
-    let counts = Counts {
-        algorithm: algorithm.unwrap_or(ALGORITHM.kind.1),
-        deadline: deadline.unwrap_or(Duration::from_micros(DEADLINE.kind.1)),
-    };
+    let counts = Counts { algorithm: section.read(&ALGORITHM), deadline: section.read(&DEADLINE) };
     let mut policies: LimitPolicies =
         counts.shared_policies().map(|policy| (policy.name.clone(), Arc::new(policy))).collect();
-    let sentence = "`envoy` needs `config`, files or folders of descriptors, such as `config: [envoy/]`";
-    let named = section.required("config", sentence, faults);
-    let domains = named.and_then(|node| domains(node, counts, &context.known, &mut policies, files, faults));
-    let rules = EnvoyRules { counting: counting?, deadline: deadline?, headers: headers?, domains: domains? };
-    let (listen, _) = listen?;
-    let config = EnvoyConfig { listen, connection_age: connection_age?, tls: tls?, rules: Arc::new(rules) };
-    Some(Some((config, policies)))
-}
-
-fn address(node: &Node, faults: &mut Faults) -> Option<(SocketAddr, Place)> {
-    let what = "an IP address and a port, such as `127.0.0.1:8081`";
-    let text = node.text(what, faults)?;
-    let address = text.parse().ok().or_else(|| node.refuse(what, faults))?;
-    Some((address, node.place))
+    let files = section
+        .required("config", "`envoy` needs `config`, files or folders of descriptors, such as `config: [envoy/]`");
+    let domains = files.map(|node| domains(node, counts, known, &mut policies)).unwrap_or_default();
+    let rules = EnvoyRules {
+        counting: section.read(&COUNTING),
+        deadline: counts.deadline,
+        headers: section.read(&HEADERS),
+        domains,
+    };
+    let (_, listen) = listen?;
+    let config = EnvoyConfig {
+        listen,
+        connection_age: section.read(&CONNECTION_AGE),
+        tls: tls.flatten(),
+        rules: Arc::new(rules),
+    };
+    Some((config, policies))
 }
 
 /// The domains of all files that `node` names.
-fn domains(
-    node: &Node,
-    counts: Counts,
-    known: &BTreeSet<String>,
-    policies: &mut LimitPolicies,
-    files: &mut Files,
-    faults: &mut Faults,
-) -> Option<Domains> {
+fn domains(node: &Node, counts: Counts, known: &[&str], policies: &mut LimitPolicies) -> Domains {
     let (mut domains, mut first) = (Domains::new(), BTreeMap::new());
-    for item in node.list("[envoy/]", faults)? {
-        for path in paths(item, files, faults) {
-            let Some(text) = text(item, &path, files, faults) else { continue };
+    for item in node.list("[envoy/]").unwrap_or_default() {
+        for path in paths(item) {
+            let Some(text) = text(item, &path) else { continue };
             let file: Arc<str> = path.display().to_string().into();
-            let mut own = Faults::new(&file);
-            if let Some(root) = reader::read(&text, &mut own) {
-                let reader = DescriptorReader { file: file.clone(), counts, known, policies, faults: &mut own };
-                add_domain(reader, &root, &mut domains, &mut first);
+            let own = Rc::new(Reading::default());
+            if let Some(root) = reader::read(&text, &own) {
+                let mut reader = DescriptorReader { file: file.clone(), counts, known, policies };
+                if let Some((node, name, level)) = reader.domain(&root) {
+                    match first.get(name) {
+                        Some(file) => {
+                            node.note(format!("the domain `{name}` is already in {file}: a domain has one file"))
+                        }
+                        None => {
+                            first.insert(name.to_owned(), file.clone());
+                            domains.insert(name.to_owned(), level);
+                        }
+                    }
+                }
             }
-            faults.absorb(own);
+            node.reading.absorb(&file, &own);
         }
     }
-    Some(domains)
-}
-
-fn add_domain(
-    mut reader: DescriptorReader<'_>,
-    root: &Node,
-    domains: &mut Domains,
-    first: &mut BTreeMap<String, Arc<str>>,
-) {
-    let Some((name, place, level)) = reader.domain(root) else { return };
-    if let Some(file) = first.get(&name) {
-        let sentence = format!("the domain `{name}` is already in {file}: a domain has one file");
-        reader.faults.note(place, sentence);
-        return;
-    }
-    first.insert(name.clone(), reader.file.clone());
-    domains.insert(name, level);
+    domains
 }
 
 /// The file that `item` names, or the YAML files of the folder, by name.
-fn paths(item: &Node, files: &mut Files, faults: &mut Faults) -> Vec<PathBuf> {
-    let Some(path) = files.path(item, "a file or folder of descriptors, such as `envoy/`", faults) else {
-        return Vec::new();
-    };
+fn paths(item: &Node) -> Vec<PathBuf> {
+    let Some(path) = item.path("a file or folder of descriptors, such as `envoy/`") else { return Vec::new() };
     if !path.is_dir() {
         return vec![path];
     }
-    match files.folder(&path, is_descriptor_file) {
-        Ok(found) if found.is_empty() => {
-            item.note_file_fault::<()>("is a folder without a `.yaml` or `.yml` file", faults);
-            found
-        }
-        Ok(found) => found,
-        Err(error) => {
-            item.note_file_fault::<()>(&format!("cannot be read: {error}"), faults);
-            Vec::new()
-        }
+    let found = item.reading.files.borrow_mut().folder(&path, is_descriptor_file);
+    let found = found.map_err(|error| item.note_file_fault::<()>(&format!("cannot be read: {error}")));
+    if found.as_ref().is_ok_and(Vec::is_empty) {
+        item.note_file_fault::<()>("is a folder without a `.yaml` or `.yml` file");
     }
+    found.unwrap_or_default()
 }
 
 fn is_descriptor_file(path: &Path) -> bool {
@@ -188,15 +156,11 @@ fn is_descriptor_file(path: &Path) -> bool {
     !is_hidden && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
-fn text(item: &Node, path: &Path, files: &mut Files, faults: &mut Faults) -> Option<String> {
+fn text(item: &Node, path: &Path) -> Option<String> {
     let utf8 = |bytes| String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned());
-    match files.read_path(path).and_then(utf8) {
-        Ok(text) => Some(text),
-        Err(error) => {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            item.note_file_fault(&format!("cannot be read (`{name}`): {error}"), faults)
-        }
-    }
+    let read = item.reading.files.borrow_mut().read(path).and_then(utf8);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    read.map_or_else(|error| item.note_file_fault(&format!("cannot be read (`{name}`): {error}")), Some)
 }
 
 impl Config {

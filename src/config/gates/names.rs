@@ -2,9 +2,8 @@
 
 use std::net::Ipv6Addr;
 
-use crate::config::fault::{Faults, Place};
 use crate::config::gate::PathPattern;
-use crate::config::raw::Node;
+use crate::config::node::Node;
 use crate::config::scalar::excerpt;
 
 /// Headers that clients set, or that another setting reads.
@@ -20,20 +19,14 @@ const REFUSED: &[(&str, &str)] = &[
     ("x-real-ip", "read by `client_from`: a key names it `{client_ip}`"),
 ];
 
+/// The header names in faults.
+pub(super) const HEADER: &str = "the name of a header, such as `x-user`";
+
 /// A header that a rule or a key may use, in lower case.
-pub(super) fn header(node: &Node, faults: &mut Faults) -> Option<String> {
-    let text = node.text("the name of a header, such as `x-user`", faults)?;
-    header_name(text).map_err(|sentence| faults.note(node.place, sentence)).ok()
-}
-
-/// The same for a key of a mapping.
-pub(super) fn header_key(place: Place, text: &str, faults: &mut Faults) -> Option<String> {
-    header_name(text).map_err(|sentence| faults.note(place, sentence)).ok()
-}
-
+///
 /// # Errors
 /// The fault.
-pub(super) fn header_name(text: &str) -> Result<String, String> {
+pub(super) fn header(text: &str) -> Result<String, String> {
     let name = text.to_ascii_lowercase();
     if name.is_empty() || !name.bytes().all(is_token) {
         return Err(format!("`{}` is no name of a header: write one such as `x-user`", excerpt(text)));
@@ -53,47 +46,42 @@ fn is_token(byte: u8) -> bool {
 }
 
 /// A method in upper case.
-pub(super) fn method(node: &Node, faults: &mut Faults) -> Option<String> {
-    let what = "a method such as `POST`";
-    let text = node.text(what, faults)?;
-    let is_method = (1..=64).contains(&text.len()) && text.bytes().all(is_token);
-    if is_method { Some(text.to_ascii_uppercase()) } else { node.refuse(what, faults) }
+pub(super) fn method(node: &Node) -> Option<String> {
+    let is_method = |text: &str| (1..=64).contains(&text.len()) && text.bytes().all(is_token);
+    node.parsed("a method such as `POST`", |text| is_method(text).then(|| text.to_ascii_uppercase()))
 }
 
 /// A host in lower case, without a port or a final dot.
-pub(super) fn host(node: &Node, faults: &mut Faults) -> Option<String> {
-    let what = "a host without a port, such as `api.example.com`";
-    let text = node.text(what, faults)?;
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
-    let plain = text.strip_suffix('.').unwrap_or(text);
-    let is_host = !plain.is_empty() && plain.bytes().all(is_name);
-    match bracketed.map(str::parse::<Ipv6Addr>) {
-        Some(Ok(address)) => Some(format!("[{address}]")),
-        None if is_host => Some(plain.to_ascii_lowercase()),
-        _ => node.refuse(what, faults),
-    }
+pub(super) fn host(node: &Node) -> Option<String> {
+    node.parsed("a host without a port, such as `api.example.com`", |text| {
+        if let Some(inside) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            return inside.parse::<Ipv6Addr>().ok().map(|address| format!("[{address}]"));
+        }
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+        let plain = text.strip_suffix('.').unwrap_or(text);
+        (!plain.is_empty() && plain.bytes().all(is_name)).then(|| plain.to_ascii_lowercase())
+    })
 }
 
 /// A path, or one with all below it.
-pub(super) fn path(node: &Node, faults: &mut Faults) -> Option<PathPattern> {
+pub(super) fn path(node: &Node) -> Option<PathPattern> {
     let what = "a path such as `/login`, or `/v1/*` for it and all below it";
-    let text = node.text(what, faults)?;
-    if let Some(decoded) = decoded(text) {
-        faults.note(node.place, format!("paths are decoded before they match: write `{}`", excerpt(&decoded)));
+    if let Some(decoded) = decoded(node.text(what)?) {
+        node.note(format!("paths are decoded before they match: write `{}`", excerpt(&decoded)));
         return None;
     }
-    let (path, is_below) = text.strip_suffix("/*").map_or((text, false), |path| (path, true));
-    let path = path.strip_suffix('/').unwrap_or(path);
-    let is_dots = |part: &str| [".", ".."].contains(&part.split(';').next().unwrap_or_default());
-    let is_plain = |part: &str| !part.is_empty() && !is_dots(part) && !part.contains(['*', '?', '#', '\\']);
-    let parts = path.strip_prefix('/').map(|path| path.split('/'));
-    let is_path = text.starts_with('/') && parts.is_none_or(|mut parts| parts.all(is_plain));
-    match (is_path, is_below) {
-        (true, true) => Some(PathPattern::Below(path.to_owned())),
-        (true, false) => Some(PathPattern::Only(if path.is_empty() { "/" } else { path }.to_owned())),
-        (false, _) => node.refuse(what, faults),
-    }
+    node.parsed(what, |text| {
+        let (path, is_below) = text.strip_suffix("/*").map_or((text, false), |path| (path, true));
+        let path = path.strip_suffix('/').unwrap_or(path);
+        let is_dots = |part: &str| [".", ".."].contains(&part.split(';').next().unwrap_or_default());
+        let is_plain = |part: &str| !part.is_empty() && !is_dots(part) && !part.contains(['*', '?', '#', '\\']);
+        let parts = path.strip_prefix('/').map(|path| path.split('/'));
+        let is_path = text.starts_with('/') && parts.is_none_or(|mut parts| parts.all(is_plain));
+        is_path.then(|| match is_below {
+            true => PathPattern::Below(path.to_owned()),
+            false => PathPattern::Only(if path.is_empty() { "/" } else { path }.to_owned()),
+        })
+    })
 }
 
 /// The text without its escapes, if it has some.

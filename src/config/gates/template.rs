@@ -76,7 +76,7 @@ fn placeholder(name: &str) -> Result<Part, String> {
         "method" => Ok(Part::Method),
         "rule" => Ok(Part::Rule),
         _ => match name.strip_prefix("header.") {
-            Some(header) => names::header_name(header).map(Part::Header),
+            Some(header) => names::header(header).map(Part::Header),
             None => Err(unknown(name)),
         },
     }

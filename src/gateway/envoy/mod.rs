@@ -1,6 +1,7 @@
 //! Envoy's rate limit service, version 3.
 //!
-//! `plan.rs` finds the rule of each descriptor and turns it into a check. `decide.rs` asks the
+//! `plan.rs` turns each descriptor into a check, by the rule that `find.rs` finds and the key that
+//! `key.rs` writes. `decide.rs` asks the
 //! engine, `render.rs` writes the response, and `metadata.rs` its dynamic metadata.
 //! `serve/envoy.rs` is the listener.
 
@@ -8,11 +9,18 @@ mod decide;
 
 pub mod messages;
 
+pub mod find;
+
+pub mod key;
+
 mod plan;
 
 mod render;
 
 mod metadata;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;

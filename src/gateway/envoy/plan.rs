@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use prost_types::Struct;
 
+use super::find::{Entry, Found};
+use super::key::{counter_key, policy_key};
 use super::messages::{CurrentLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, UnitOfTime};
-use crate::config::envoy::{
-    Counting, Entry, EnvoyRules, Found, Level, Limit, Rule, RuleKind, Unit, ZERO, counter_key, of_requests, policy_key,
-};
+use crate::config::envoy::{Counting, EnvoyRules, Level, Limit, Rule, RuleKind, Unit, ZERO, of_requests};
 use crate::engine::{Check, Door, Over, OwnQuotas, QuotaSpec};
 use crate::limit::quota::MAX_UNITS;
 

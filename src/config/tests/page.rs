@@ -1,17 +1,17 @@
 //! Compares `docs/configuration.md` with the table of settings. `UPDATE_DOCS=1 cargo test --lib
-//! config::page` writes the rows of the page.
+//! config::tests::page` writes the rows of the page.
 
 use std::ops::RangeInclusive;
 
-use super::setting::{Address, Choice, Flag, Identifier, Integer, Own, Ratio, Time};
-use super::settings::{self, rows};
-use super::{Config, Overrides, Source, load};
+use crate::config::setting::{Address, Choice, Flag, Identifier, Integer, Own, Ratio, Time};
+use crate::config::settings::{self, rows};
+use crate::config::{Config, Overrides, Source, load};
 use crate::limit::time::span_text;
 
 const PAGE: &str = "docs/configuration.md";
 
 /// One row of the page.
-pub(super) struct Row {
+pub(in crate::config) struct Row {
     /// The module of the table.
     pub section: &'static str,
     /// The name with its sections.
@@ -26,7 +26,7 @@ pub(super) struct Row {
 }
 
 /// The words of a kind: its values and its default.
-pub(super) trait Describe {
+pub(in crate::config) trait Describe {
     fn describe(&self) -> [String; 2];
 
     fn samples(&self) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! The keys of descriptors. Different descriptors never share a key by accident: separators inside
 //! names and values are escaped.
 
-use super::tree::{Entry, Found};
+use super::find::{Entry, Found};
 use crate::limit::key::{MAX_KEY_BYTES, push_escaped};
 
 /// The key of a counter of Envoy's: domain, keys and values. An entry of a shared wildcard has the

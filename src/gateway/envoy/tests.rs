@@ -1,5 +1,11 @@
-use super::*;
-use crate::config::{Overrides, Source, load};
+//! Files of descriptors as a request finds them.
+
+use std::sync::Arc;
+
+use super::find::Entry;
+use super::key::counter_key;
+use crate::config::envoy::{EnvoyRules, Limit, RuleKind};
+use crate::config::{Config, Faults, Overrides, Source, load};
 
 const NODE: &str = "policies: {api: {quotas: [9 per 1s]}}\nenvoy: {listen: \"127.0.0.1:0\", config: [limits.yaml]}\n";
 
