@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use crate::config::bounded;
+
 /// Largest file with certificates or a key, bytes.
 pub(super) const PEM_BYTES: u64 = 4 * 1024 * 1024;
 
@@ -22,10 +24,5 @@ pub(super) fn read(path: &Path, most: u64) -> Result<Vec<u8>, String> {
 /// # Errors
 /// As [`read`].
 pub(super) fn all(input: impl Read, most: u64) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    match input.take(most + 1).read_to_end(&mut bytes) {
-        Ok(length) if length as u64 > most => Err(format!("it is larger than {most} bytes")),
-        Ok(_) => Ok(bytes),
-        Err(error) => Err(error.to_string()),
-    }
+    bounded(input, most).unwrap_or_else(|error| Err(error.to_string()))
 }

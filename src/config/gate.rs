@@ -150,10 +150,10 @@ pub struct GateCheck {
 
 /// The template of a key, with one part or more.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template(pub Vec<Part>);
+pub struct Template(pub Vec<KeyPart>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
+pub enum KeyPart {
     Literal(String),
     ClientIp,
     /// An identity header, in lower case.

@@ -98,7 +98,7 @@ pub use duration::parse as span;
 pub use envoy::{EnvoyConfig, EnvoyRules};
 pub use fault::{Fault, Faults, Place};
 pub use gate::{
-    ClientFrom, Gate, GateCheck, Gates, MissingKey, Part, PathMatch, PathPattern, RequestFrom, Rule, RuleMatch,
+    ClientFrom, Gate, GateCheck, Gates, KeyPart, MissingKey, PathMatch, PathPattern, RequestFrom, Rule, RuleMatch,
     Template,
 };
 pub use resolve::{Setup, built_in, load};
@@ -109,7 +109,8 @@ pub use sentinel::SentinelConfig;
 pub use source::{Overrides, Source, is_standard_input, origin};
 pub use store::{DEFAULT_KEY_PREFIX, DEFAULT_MAX_KEYS};
 pub use tls::ServerTls;
-pub use watched::Watched;
+pub use version::{lists, scalars};
+pub use watched::{Watched, bounded};
 
 /// All settings of a node.
 #[derive(Debug, Clone)]
@@ -226,7 +227,7 @@ pub struct TelemetryConfig {
 pub const TRACE_ID: &str = "{trace_id}";
 
 /// The policies in force.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Policies {
     pub by_name: BTreeMap<String, Arc<Policy>>,
     /// A hash of their content: equal on nodes that decide alike.

@@ -17,7 +17,7 @@ use super::lists;
 use super::node::{Member, Node};
 use super::quota::{self, Form};
 use super::section::Section;
-use super::setting::Kind;
+use super::setting::Values;
 use super::settings::policy::{ALGORITHM, ANCHOR, DURABILITY, INLINE, LOG_ENTRIES, ON_STORE_FAILURE, SHADOW, SHAPE};
 use super::settings::{key, store};
 use super::zone;

@@ -20,7 +20,7 @@ use super::node::Node;
 use super::policy::{Defaults, policy};
 use super::resp::{THROTTLE, refuse_unfit, throttle};
 use super::section::Section;
-use super::setting::Kind;
+use super::setting::Values;
 use super::settings::limits::{IDLE_TIMEOUT, MAX_CONNECTIONS, REQUEST_TIMEOUT};
 use super::source::{Overrides, Source, is_standard_input};
 use super::store::store;

@@ -12,7 +12,7 @@ use crate::access::Access;
 use crate::timeouts::least_request_timeout;
 
 /// The configuration in force. Every reader sees the parts of one reload.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Running {
     pub policies: Arc<Policies>,
     pub gates: Arc<Gates>,
@@ -54,14 +54,7 @@ impl From<&Config> for Running {
 impl From<Policies> for Running {
     /// These policies, for callers without tokens and TLS.
     fn from(policies: Policies) -> Self {
-        Self {
-            policies: Arc::new(policies),
-            gates: Arc::default(),
-            dashboard_nodes: Arc::default(),
-            access: Access::default(),
-            tls: None,
-            envoy: None,
-        }
+        Self { policies: Arc::new(policies), ..Self::default() }
     }
 }
 

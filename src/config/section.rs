@@ -2,7 +2,7 @@
 
 use super::node::{Member, Node, Value};
 use super::scalar::{excerpt, listed, nearest};
-use super::setting::{Kind, Setting};
+use super::setting::{Setting, Values};
 
 /// The members that a mapping may have.
 #[derive(Debug, Clone, Copy)]
@@ -56,17 +56,17 @@ impl<'a> Section<'a> {
     }
 
     /// The value of a setting, or its default if it is absent or has a fault.
-    pub(super) fn read<K: Kind>(&self, setting: &Setting<K>) -> K::Value {
+    pub(super) fn read<K: Values>(&self, setting: &Setting<K>) -> K::Value {
         self.read_or(setting, setting.kind.default())
     }
 
     /// The value of a setting whose default depends on others.
-    pub(super) fn read_or<K: Kind>(&self, setting: &Setting<K>, default: K::Value) -> K::Value {
+    pub(super) fn read_or<K: Values>(&self, setting: &Setting<K>, default: K::Value) -> K::Value {
         self.member(setting.name).and_then(|node| setting.kind.read(node)).unwrap_or(default)
     }
 
     /// The value of a setting, or its default if it is absent; none after a fault.
-    pub(super) fn checked<K: Kind>(&self, setting: &Setting<K>) -> Option<K::Value> {
+    pub(super) fn checked<K: Values>(&self, setting: &Setting<K>) -> Option<K::Value> {
         self.member(setting.name)
             .map_or_else(|| Some(setting.kind.default()), |node| setting.kind.read(node))
     }

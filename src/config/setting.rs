@@ -17,7 +17,7 @@ pub(super) struct Setting<K> {
 }
 
 /// A kind of values that needs no more context than its node.
-pub(super) trait Kind {
+pub(super) trait Values {
     type Value;
 
     fn default(&self) -> Self::Value;
@@ -59,7 +59,7 @@ pub(super) struct Identifier(pub &'static str);
 #[cfg_attr(not(test), expect(dead_code, reason = "only the page shows them"))]
 pub(super) struct Own(pub &'static str, pub &'static str);
 
-impl Kind for Integer {
+impl Values for Integer {
     type Value = u64;
 
     fn default(&self) -> u64 {
@@ -71,7 +71,7 @@ impl Kind for Integer {
     }
 }
 
-impl Kind for Time {
+impl Values for Time {
     type Value = Duration;
 
     fn default(&self) -> Duration {
@@ -84,7 +84,7 @@ impl Kind for Time {
     }
 }
 
-impl Kind for Flag {
+impl Values for Flag {
     type Value = bool;
 
     fn default(&self) -> bool {
@@ -100,7 +100,7 @@ impl Kind for Flag {
     }
 }
 
-impl Kind for Ratio {
+impl Values for Ratio {
     type Value = f64;
 
     fn default(&self) -> f64 {
@@ -114,7 +114,7 @@ impl Kind for Ratio {
     }
 }
 
-impl<T: Copy> Kind for Choice<T> {
+impl<T: Copy> Values for Choice<T> {
     type Value = T;
 
     fn default(&self) -> T {

@@ -1,14 +1,15 @@
 //! The version of a set of policies: a hash of their meaning, not of their spelling.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::limit::key::KeyType;
-use crate::limit::lists::Line;
+use crate::limit::lease::Lease;
 use crate::limit::log::max_entries;
 use crate::limit::matches::Matches;
-use crate::limit::policy::{Durability, Options, Policy};
+use crate::limit::policy::Policy;
 use crate::limit::quota::{Anchor, Quota, Rate, Rule};
+use crate::limit::time::span_text;
 
 /// 16 hexadecimal digits, equal for policies that decide alike.
 ///
@@ -22,48 +23,60 @@ pub(super) fn version(policies: &BTreeMap<String, Arc<Policy>>) -> String {
 /// One line for each policy. Names hold neither spaces nor line ends, so no two policies produce
 /// the same text.
 fn canonical(policy: &Policy) -> String {
-    let Policy { name, algorithm, quotas, key_type, on_store_failure, timeout, options } = policy;
-    let keys = match key_type {
+    let quotas = |policy: &Policy| policy.quotas.iter().map(quota).collect::<String>();
+    let scalars = scalars(policy, quotas).into_iter().filter_map(|(name, text)| Some(format!(" {name}={}", text?)));
+    let lists = lists(policy, quotas).map(|(name, entries)| format!(" {name}={entries:?}"));
+    format!("{}{}{}\n", policy.name, scalars.collect::<String>(), lists.concat())
+}
+
+/// Each setting of a policy that is not a list, by the name in the configuration; none if it does
+/// not apply. `quotas` writes the quotas of a policy.
+pub fn scalars(policy: &Policy, quotas: impl Fn(&Policy) -> String) -> [(&'static str, Option<String>); 16] {
+    let first = policy.quotas.first();
+    let ticks = policy.ticks();
+    let anchors = || policy.quotas.iter().filter_map(Quota::anchor);
+    let options = &policy.options;
+    let key = match policy.key_type {
         KeyType::Text => "text".to_owned(),
-        KeyType::Ip { ipv6_prefix } => format!("ip/{ipv6_prefix}"),
+        KeyType::Ip { ipv6_prefix } => format!("ip, ipv6_prefix {ipv6_prefix}"),
     };
-    let mut line = format!("{name} {} {keys} {}", algorithm.name(), on_store_failure.name());
-    line.extend(quotas.iter().map(quota));
-    if policy.keeps_metas() {
-        line.extend(quotas.first().map(|quota| format!(" up to {}", max_entries(quota))));
-    }
-    line + &format!(" {}us{}\n", timeout.as_micros(), optional_settings(options))
+    let lease = |Lease { span, nodes }: Lease| format!("span {}, nodes {nodes}", span_text(span));
+    let flag = |is: bool| Some(is.to_string());
+    let word = |word: &str| Some(word.to_owned());
+    let or_none = |text: Option<String>| Some(text.unwrap_or_else(|| "none".to_owned()));
+    [
+        ("algorithm", word(policy.algorithm.name())),
+        ("quotas", Some(quotas(policy))),
+        ("anchor", anchors().next().map(Anchor::name).and_then(word)),
+        ("timezone", options.zone.and_then(word)),
+        ("max_entries", first.filter(|_| policy.keeps_metas()).map(|quota| max_entries(quota).to_string())),
+        ("tick", ticks.map(|ticks| span_text(ticks.length()))),
+        ("shared", ticks.and_then(|ticks| flag(ticks.shared))),
+        ("strict", ticks.and_then(|ticks| flag(ticks.strict))),
+        ("key", Some(key)),
+        ("on_store_failure", word(policy.on_store_failure.name())),
+        ("timeout", Some(format!("{:?}", policy.timeout))),
+        ("shadow", flag(options.shadow)),
+        ("inline", flag(options.inline)),
+        ("durability", word(options.durability.name())),
+        ("lease", or_none(options.lease.map(lease))),
+        ("candidate", or_none(options.candidate.as_ref().map(|candidate| quotas(candidate)))),
+    ]
 }
 
-/// The optional settings; empty without any. The line and the order of list entries do not matter.
-fn optional_settings(options: &Options) -> String {
-    // A zone is written only if a quota depends on it, and that quota includes it.
-    let Options { durability, shadow, inline, zone: _, lists, candidate, lease, counters: _ } = options;
-    let replica = *durability == Durability::Replica;
-    let set = [(replica, " replica"), (*shadow, " shadow"), (*inline, " inline")];
-    let mut text: String = set.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
-    if let Some(candidate) = candidate {
-        text += " candidate";
-        text.extend(candidate.quotas.iter().map(quota));
-    }
-    if let Some(lease) = lease {
-        text += &format!(" lease {}/{}", lease.span, lease.nodes);
-    }
-    let Some(lists) = lists else { return text };
-    let listed = |name, list: &Matches<Line>| entries(list.iter().map(|(pattern, _)| format!(" {name} {pattern:?}")));
-    text += &listed("deny", &lists.deny);
-    text += &listed("allow", &lists.allow);
-    text += &entries(lists.overrides.iter().map(|(pattern, (policy, _))| {
-        let quotas: String = policy.quotas.iter().map(quota).collect();
-        format!(" override {pattern:?}{quotas}")
-    }));
-    text
+/// The entries of each list of a policy. The quotas of an override belong to its entry.
+pub fn lists(policy: &Policy, quotas: impl Fn(&Policy) -> String) -> [(&'static str, BTreeSet<String>); 3] {
+    let lists = policy.options.lists.as_deref();
+    [
+        ("deny", entries(lists.map(|lists| &lists.deny), |_| String::new())),
+        ("allow", entries(lists.map(|lists| &lists.allow), |_| String::new())),
+        ("overrides", entries(lists.map(|lists| &lists.overrides), |(policy, _)| quotas(policy))),
+    ]
 }
 
-fn entries(entries: impl Iterator<Item = String>) -> String {
-    let mut entries: Vec<String> = entries.collect();
-    entries.sort();
-    entries.concat()
+fn entries<T>(list: Option<&Matches<T>>, text: impl Fn(&T) -> String) -> BTreeSet<String> {
+    let entries = list.into_iter().flat_map(Matches::iter);
+    entries.map(|(pattern, value)| format!("{pattern:?} {}", text(value))).collect()
 }
 
 /// With a leading blank.

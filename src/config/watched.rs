@@ -103,8 +103,11 @@ fn read_once(path: &Path, most: u64) -> (Watched, Result<Vec<u8>, String>) {
     }
 }
 
-/// The contents of `input` up to `most` bytes.
-pub(super) fn bounded(input: impl Read, most: u64) -> io::Result<Result<Vec<u8>, String>> {
+/// The contents of `input`; the inner `Err` if they are more than `most` bytes.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn bounded(input: impl Read, most: u64) -> io::Result<Result<Vec<u8>, String>> {
     let mut bytes = Vec::new();
     let length = input.take(most + 1).read_to_end(&mut bytes)?;
     Ok(if length as u64 > most { Err(format!("it is larger than {most} bytes")) } else { Ok(bytes) })

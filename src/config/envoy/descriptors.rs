@@ -11,7 +11,7 @@ use super::yaml_1_1;
 use crate::config::node::Node;
 use crate::config::scalar::{excerpt, listed, nearest};
 use crate::config::section::{Section, Shape};
-use crate::config::setting::{Flag, Kind};
+use crate::config::setting::{Flag, Values};
 use crate::limit::policy::Policy;
 
 const ROOT: Shape = Shape {

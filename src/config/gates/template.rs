@@ -3,7 +3,7 @@
 use crate::limit::key::{KeyType, MAX_KEY_BYTES};
 
 use super::names;
-use crate::config::gate::{Part, Template};
+use crate::config::gate::{KeyPart, Template};
 
 /// The placeholders in faults.
 const PLACEHOLDERS: &str = "`{client_ip}`, `{header.NAME}`, `{host}`, `{method}` or `{rule}`";
@@ -23,7 +23,7 @@ impl Template {
                 }
                 None => literal(rest)?,
             };
-            let is_literal = |part: Option<&Part>| matches!(part, Some(Part::Literal(_)));
+            let is_literal = |part: Option<&KeyPart>| matches!(part, Some(KeyPart::Literal(_)));
             if !parts.is_empty() && !is_literal(parts.last()) && !is_literal(Some(&part)) {
                 return Err("two placeholders need a text between them, such as `{host}:{method}`".to_owned());
             }
@@ -37,12 +37,12 @@ impl Template {
     }
 
     pub(super) fn names_rule(&self) -> bool {
-        self.0.contains(&Part::Rule)
+        self.0.contains(&KeyPart::Rule)
     }
 
     pub(super) fn headers(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
-            Part::Header(name) => Some(name.as_str()),
+            KeyPart::Header(name) => Some(name.as_str()),
             _ => None,
         })
     }
@@ -53,7 +53,7 @@ impl Template {
     /// The fault, as a sentence.
     pub(super) fn check_type(&self, policy: &str, key_type: KeyType) -> Result<(), String> {
         match (key_type, self.0.as_slice()) {
-            (KeyType::Text, _) | (KeyType::Ip { .. }, [Part::ClientIp | Part::Header(_)]) => Ok(()),
+            (KeyType::Text, _) | (KeyType::Ip { .. }, [KeyPart::ClientIp | KeyPart::Header(_)]) => Ok(()),
             (KeyType::Ip { .. }, _) => Err(format!(
                 "the policy `{policy}` counts addresses: its template is `{{client_ip}}` or one `{{header.NAME}}`"
             )),
@@ -61,22 +61,22 @@ impl Template {
     }
 }
 
-fn literal(text: &str) -> Result<(Part, &str), String> {
+fn literal(text: &str) -> Result<(KeyPart, &str), String> {
     let (literal, after) = text.split_at(text.find('{').unwrap_or(text.len()));
     if literal.contains(['}', '%']) {
         return Err("the text of a template has no `}` and no `%`".to_owned());
     }
-    Ok((Part::Literal(literal.to_owned()), after))
+    Ok((KeyPart::Literal(literal.to_owned()), after))
 }
 
-fn placeholder(name: &str) -> Result<Part, String> {
+fn placeholder(name: &str) -> Result<KeyPart, String> {
     match name {
-        "client_ip" => Ok(Part::ClientIp),
-        "host" => Ok(Part::Host),
-        "method" => Ok(Part::Method),
-        "rule" => Ok(Part::Rule),
+        "client_ip" => Ok(KeyPart::ClientIp),
+        "host" => Ok(KeyPart::Host),
+        "method" => Ok(KeyPart::Method),
+        "rule" => Ok(KeyPart::Rule),
         _ => match name.strip_prefix("header.") {
-            Some(header) => names::header(header).map(Part::Header),
+            Some(header) => names::header(header).map(KeyPart::Header),
             None => Err(unknown(name)),
         },
     }

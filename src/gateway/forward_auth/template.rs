@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::facts::Facts;
 use super::missing::Missing;
-use crate::config::{Part, Rule, Template};
+use crate::config::{KeyPart, Rule, Template};
 use crate::limit::key::{check_length, push_escaped};
 
 /// The beginning of the key of an address that stands in for a missing key.
@@ -33,7 +33,7 @@ pub(super) fn render<'a>(template: &'a Template, rule: &'a Rule, facts: &Facts<'
             let mut key = String::new();
             for part in parts {
                 match part {
-                    Part::Literal(text) => key.push_str(text),
+                    KeyPart::Literal(text) => key.push_str(text),
                     part => push_escaped(&mut key, &value(part, rule, facts)?, &special),
                 }
             }
@@ -41,8 +41,8 @@ pub(super) fn render<'a>(template: &'a Template, rule: &'a Rule, facts: &Facts<'
         }
     };
     let is_own = match template.0.as_slice() {
-        [Part::Literal(text), Part::ClientIp] => text == ADDRESS,
-        parts => parts.iter().all(|part| matches!(part, Part::Literal(_))),
+        [KeyPart::Literal(text), KeyPart::ClientIp] => text == ADDRESS,
+        parts => parts.iter().all(|part| matches!(part, KeyPart::Literal(_))),
     };
     let key = if !is_own && is_reserved(&key) { format!("%{key}") } else { key };
     Ok(if check_length(&key).is_ok() { key } else { format!("{HASH}{}", blake3::hash(key.as_bytes()).to_hex()) })
@@ -56,21 +56,21 @@ fn is_reserved(key: &str) -> bool {
         || text.strip_prefix(HASH).is_some_and(is_hash)
 }
 
-fn value<'a>(part: &'a Part, rule: &'a Rule, facts: &Facts<'a>) -> Result<Cow<'a, str>, Missing<'a>> {
+fn value<'a>(part: &'a KeyPart, rule: &'a Rule, facts: &Facts<'a>) -> Result<Cow<'a, str>, Missing<'a>> {
     match part {
-        Part::Literal(text) => Ok(Cow::Borrowed(text)),
-        Part::ClientIp => facts.client.clone().map(|address| Cow::Owned(address.to_string())),
-        Part::Header(name) => facts.fields.only(name, Cow::Borrowed(name)).map(Cow::Borrowed),
-        Part::Host => facts.host.clone().map(Cow::Owned),
-        Part::Method => facts.method.clone().map(Cow::Owned),
-        Part::Rule => Ok(Cow::Borrowed(rule.name.as_deref().unwrap_or_default())),
+        KeyPart::Literal(text) => Ok(Cow::Borrowed(text)),
+        KeyPart::ClientIp => facts.client.clone().map(|address| Cow::Owned(address.to_string())),
+        KeyPart::Header(name) => facts.fields.only(name, Cow::Borrowed(name)).map(Cow::Borrowed),
+        KeyPart::Host => facts.host.clone().map(Cow::Owned),
+        KeyPart::Method => facts.method.clone().map(Cow::Owned),
+        KeyPart::Rule => Ok(Cow::Borrowed(rule.name.as_deref().unwrap_or_default())),
     }
 }
 
 /// The bytes to escape: `%` and those of the literals.
-fn special(parts: &[Part]) -> Vec<u8> {
+fn special(parts: &[KeyPart]) -> Vec<u8> {
     let literals = parts.iter().filter_map(|part| match part {
-        Part::Literal(text) => Some(text.bytes()),
+        KeyPart::Literal(text) => Some(text.bytes()),
         _ => None,
     });
     std::iter::once(b'%').chain(literals.flatten()).collect()
