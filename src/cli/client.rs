@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use super::bearer::Bearer;
+use super::block_on;
 use super::shown;
 use super::target::Target;
 use crate::config::visible;
@@ -118,15 +119,11 @@ impl Node {
 
     fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
         let target: Target = self.url.parse()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| error.to_string())?;
-        let answer = runtime
-            .block_on(async { tokio::time::timeout(TIMEOUT, self.access.ask(&target, method, path, body)).await });
-        // A name look-up may still be running.
-        runtime.shutdown_background();
-        answer
-            .unwrap_or_else(|_| Err("no answer within 5 seconds".into()))
-            .map_err(|reason| format!("{target}: {reason}"))
+        let answer = async {
+            let asked = tokio::time::timeout(TIMEOUT, self.access.ask(&target, method, path, body)).await;
+            asked.unwrap_or_else(|_| Err("no answer within 5 seconds".into()))
+        };
+        block_on(answer).map_err(|reason| format!("{target}: {reason}"))
     }
 }
 

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use clap::builder::Resettable;
 use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 
 mod serve;
 
@@ -149,6 +151,25 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Bench(args) => (bench::run(&args), 2),
     };
     result.unwrap_or_else(|reason| fail(&reason, failed))
+}
+
+/// Runs a future to its end. A name look-up or a sweep may still be running then.
+fn block_on<T>(future: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let result = runtime.block_on(future);
+    runtime.shutdown_background();
+    result
+}
+
+/// A message for each of these signals. A few may wait.
+fn signals(kinds: &[SignalKind]) -> std::io::Result<mpsc::Receiver<()>> {
+    let (sender, received) = mpsc::channel(16);
+    for kind in kinds {
+        let (mut signal, sender) = (signal(*kind)?, sender.clone());
+        tokio::spawn(async move { while signal.recv().await.is_some() && sender.send(()).await.is_ok() {} });
+    }
+    Ok(received)
 }
 
 /// Prints the result of a command and returns `code`, or `failed` if the write fails.

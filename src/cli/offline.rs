@@ -25,8 +25,6 @@ mod lines;
 
 mod load_balancer;
 
-mod progress;
-
 mod reader;
 
 mod shipper;

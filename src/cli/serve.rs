@@ -5,11 +5,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
-use super::{descriptors, fail, load, log, print};
+use super::{block_on, descriptors, fail, load, log, print, signals};
 use crate::clock::unix_micros;
 use crate::config::{Config, Overrides, Setup};
 use crate::reload::Reloader;
@@ -65,22 +64,13 @@ pub(super) fn run(args: Args) -> ExitCode {
     if let Err(error) = log::write() {
         return fail(&error.to_string(), 1);
     }
-    let served = config.and_then(|(connections, config)| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| error.to_string())?;
-        let served = runtime.block_on(serve(setup, config, connections));
-        // A sweep may still be running.
-        runtime.shutdown_background();
-        served
-    });
+    let served = config.and_then(|(connections, config)| block_on(serve(setup, config, connections)));
     log::end(served.as_ref().err().map(String::as_str));
     if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 async fn serve(setup: Setup, config: Config, connections: u64) -> Result<(), String> {
-    let signals = Signals::new().map_err(|error| error.to_string())?;
+    let ends = signals(&[SignalKind::terminate(), SignalKind::interrupt()]).map_err(|error| error.to_string())?;
     let hangup = signal(SignalKind::hangup()).map_err(|error| error.to_string())?;
     let server = Server::open(setup, config).await.map_err(|error| error.to_string())?;
     let server = server.with_connections(connections);
@@ -93,17 +83,17 @@ async fn serve(setup: Setup, config: Config, connections: u64) -> Result<(), Str
     tokio::select! {
         () = server.run(async { drop(stopped.await) }) => Ok(()),
         () = reloads => Ok(()),
-        () = end_on(signals, stop) => Ok(()),
+        () = end_on(ends, stop) => Ok(()),
     }
 }
 
 /// Stops the node at the first signal, and ends the process at once at a later one.
-async fn end_on(mut signals: Signals, stop: oneshot::Sender<()>) {
-    signals.next().await;
+async fn end_on(mut ends: mpsc::Receiver<()>, stop: oneshot::Sender<()>) {
+    ends.recv().await;
     let _ = stop.send(());
     tokio::time::sleep(REPEATED_SIGNAL).await;
-    while signals.next().now_or_never().is_some() {}
-    signals.next().await;
+    while ends.try_recv().is_ok() {}
+    ends.recv().await;
     log::end(Some("ended at once by a second signal"));
     // Dropping the running tasks may block on other services, such as a trace collector.
     std::process::exit(1);
@@ -116,23 +106,4 @@ async fn reload_on(mut hangup: Signal, reloader: Arc<Reloader>) {
         let _ = reloader.reload("SIGHUP").await;
     }
     std::future::pending().await
-}
-
-/// The signals that end the process.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

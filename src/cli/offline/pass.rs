@@ -4,9 +4,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use indicatif::{ProgressBar, ProgressStyle};
+
 use super::entry::Entry;
 use super::lines::Lines;
-use super::progress::Progress;
 use super::reader::{Format, READABLE, Reader};
 use super::summary::{Counts, Summary};
 use super::tally::{MINUTE, Peaks};
@@ -51,13 +52,13 @@ pub(in crate::cli) fn read(options: &LogArgs, trials: Vec<Trial>) -> Result<(Sum
         trials,
     };
     let opened: Vec<_> = options.logs.iter().map(|log| open(log)).collect::<Result<_, _>>()?;
-    let progress = Progress::new(opened.iter().map(|(_, _, bytes)| *bytes).sum());
+    let bar = bar(opened.iter().map(|(_, _, bytes)| *bytes).sum());
     let mut logs = Vec::new();
     for (name, input, _) in opened {
-        let format = pass.log(&name, input, &progress)?;
+        let format = pass.log(&name, Box::new(bar.wrap_read(input)))?;
         logs.push((name, format));
     }
-    progress.end();
+    bar.finish_and_clear();
     pass.check_keys()?;
     let Pass { counts, unreadable, span, peaks, trials, .. } = pass;
     let summary = Summary { logs, counts, unreadable, span, peaks: peaks.top(), over: options.over() };
@@ -66,9 +67,9 @@ pub(in crate::cli) fn read(options: &LogArgs, trials: Vec<Trial>) -> Result<(Sum
 
 impl Pass<'_> {
     /// Reads one log and returns its format.
-    fn log(&mut self, name: &str, input: Box<dyn Read>, progress: &Progress) -> Result<Option<Format>, Failure> {
+    fn log(&mut self, name: &str, input: Box<dyn Read>) -> Result<Option<Format>, Failure> {
         let (before, told) = (self.counts, std::mem::take(&mut self.unreadable));
-        let format = self.lines(name, input, progress)?;
+        let format = self.lines(name, input)?;
         let (lines, unreadable) = (self.counts.lines - before.lines, self.counts.unreadable - before.unreadable);
         if unreadable > 0 && unreadable == lines {
             let first = self.unreadable.first().map_or("", String::as_str);
@@ -81,17 +82,14 @@ impl Pass<'_> {
 
     /// Reads all lines of the log. Returns the format, detected from the first readable line unless
     /// a flag sets it.
-    fn lines(&mut self, name: &str, input: Box<dyn Read>, progress: &Progress) -> Result<Option<Format>, Failure> {
+    fn lines(&mut self, name: &str, input: Box<dyn Read>) -> Result<Option<Format>, Failure> {
         let (mut lines, mut number) = (Lines::new(input), 0u64);
         let failed = |error: io::Error| Failure::Log(format!("{name} cannot be read: {error}"));
         if let Some(fault) = lines.fault().map_err(failed)? {
             return Err(Failure::Log(format!("{name} {fault}")));
         }
         let mut reader = Reader::new(self.options)?;
-        let before = progress.position();
-        loop {
-            progress.show(before, lines.bytes, number);
-            let Some(line) = lines.next().map_err(failed)? else { break };
+        while let Some(line) = lines.next().map_err(failed)? {
             number += 1;
             let read = match line {
                 Ok(line) => reader.read(line)?,
@@ -153,6 +151,18 @@ impl Pass<'_> {
         if self.unreadable.len() < SHOWN {
             self.unreadable.push(format!("{name}:{number}: {reason}"));
         }
+    }
+}
+
+/// A bar on a terminal, no output elsewhere. `bytes` of all logs; 0 if unknown.
+fn bar(bytes: u64) -> ProgressBar {
+    let (bar, template) = match bytes {
+        0 => (ProgressBar::no_length(), "{spinner} {bytes} {bytes_per_sec}"),
+        _ => (ProgressBar::new(bytes), "{wide_bar} {percent}% {bytes_per_sec} {eta}"),
+    };
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
     }
 }
 

@@ -49,23 +49,31 @@ pub(super) struct Span {
     pub(super) policy: Option<String>,
 }
 
-/// The sum over all nodes that answer.
-#[derive(Debug, Default)]
+/// The sum over all nodes that answer. In a line for programs, absent members are not known.
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Sum {
     /// The newest second.
     pub(super) at: u64,
     pub(super) nodes: Vec<NodeRow>,
     /// The worst of the nodes.
+    #[serde(skip)]
     pub(super) status: String,
     /// The versions of the nodes' policies.
+    #[serde(skip)]
     pub(super) versions: BTreeSet<String>,
     /// The names of all policies.
+    #[serde(skip)]
     pub(super) policies: BTreeSet<String>,
     /// The slowest node in its newest second.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) p50_us: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) p99_us: Option<u64>,
     /// The most frequent first.
+    #[serde(skip)]
     pub(super) decisions: Vec<Decisions>,
+    /// The checks since the line before, only for lines.
+    pub(super) checks: Vec<Checks>,
     pub(super) top: Vec<Denied>,
     pub(super) shards: Vec<ShardRow>,
 }
@@ -159,6 +167,7 @@ impl Fleet {
             p50_us: newest().filter_map(|second| second.p50_us).max(),
             p99_us: newest().filter_map(|second| second.p99_us).max(),
             decisions: self.decisions(span),
+            checks: Vec::new(),
             top: summed_top(answering().flat_map(|(node, last)| node.denied(span, last))),
             shards: summed_shards(answering().flat_map(|(_, last)| &last.store.shards)),
         }

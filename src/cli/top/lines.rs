@@ -2,32 +2,14 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::feed::News;
-use super::fleet::{Fleet, NodeRow, ShardRow, Span};
-use super::snapshot::{Checks, Denied};
+use super::fleet::{Fleet, Span, Sum};
 use crate::cli::{print_to_reader, shown};
 
 const SECOND: Duration = Duration::from_secs(1);
-
-/// The sum of all nodes. Absent members are not known.
-#[derive(Debug, Serialize)]
-struct Sum {
-    /// The newest second.
-    at: u64,
-    nodes: Vec<NodeRow>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    p50_us: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    p99_us: Option<u64>,
-    /// The checks since the line before.
-    checks: Vec<Checks>,
-    top: Vec<Denied>,
-    shards: Vec<ShardRow>,
-}
 
 /// Prints `most` lines, or lines until the process ends or nobody reads them.
 ///
@@ -59,9 +41,6 @@ pub(super) async fn write(
 }
 
 fn line(fleet: &mut Fleet) -> Result<String, String> {
-    let checks = fleet.take_fresh();
-    let sum = fleet.sum(&Span { minutes: 1, policy: None });
-    let super::fleet::Sum { at, nodes, p50_us, p99_us, top, shards, .. } = sum;
-    let sum = Sum { at, nodes, p50_us, p99_us, checks, top, shards };
+    let sum = Sum { checks: fleet.take_fresh(), ..fleet.sum(&Span { minutes: 1, policy: None }) };
     serde_json::to_string(&sum).map_err(|error| error.to_string())
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
+use super::block_on;
 use super::client::Access;
 use super::target::Target;
 
@@ -70,12 +71,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, String> {
     if let Some(twice) = names.iter().enumerate().find(|(place, name)| names[..*place].contains(name)) {
         return Err(format!("--url: {} is named twice, and would count twice", twice.1));
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let shown = runtime.block_on(show(targets, args));
-    // A name look-up may still be running.
-    runtime.shutdown_background();
-    shown
+    block_on(show(targets, args))
 }
 
 async fn show(targets: Vec<Target>, args: Args) -> Result<ExitCode, String> {

@@ -1,15 +1,13 @@
 //! Numbers as people read them, each short enough for a column.
 
+use indicatif::HumanCount;
+
 /// `812`, `1,234`; from a million on `1.2M`.
 pub(super) fn count(number: u64) -> String {
     if number >= 1_000_000 {
         return short(number);
     }
-    let digits = number.to_string();
-    match digits.len() {
-        0..=3 => digits,
-        length => format!("{},{}", &digits[..length - 3], &digits[length - 3..]),
-    }
+    HumanCount(number).to_string()
 }
 
 /// `812`, `12.3k`, `1.2M`, `3.4G`: at most 6 characters below 10^18.

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::feed::{News, Question};
 use super::fleet::{Fleet, Span};
 use super::render::{View, draw};
+use crate::cli::signals;
 
 /// The shortest time between two pictures of news. A sum over many nodes takes milliseconds.
 const FRAME: Duration = Duration::from_millis(200);
@@ -35,7 +36,8 @@ pub(super) async fn show(
     question: &watch::Sender<Option<Question>>,
 ) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("the terminal: {error}");
-    let mut end = signals().map_err(failed)?;
+    let ends = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
+    let mut end = signals(&ends).map_err(failed)?;
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let _restore = scopeguard::guard((), |()| ratatui::restore());
     let mut keys = keys();
@@ -133,17 +135,4 @@ fn keys() -> mpsc::Receiver<KeyCode> {
         }
     });
     keys
-}
-
-/// One message when a signal asks the command to end.
-fn signals() -> std::io::Result<mpsc::Receiver<()>> {
-    let (sender, end) = mpsc::channel(1);
-    for kind in [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()] {
-        let (mut signal, sender) = (signal(kind)?, sender.clone());
-        tokio::spawn(async move {
-            signal.recv().await;
-            let _ = sender.send(()).await;
-        });
-    }
-    Ok(end)
 }
