@@ -256,43 +256,44 @@ fn lines(arguments: &[&str]) -> (i32, Vec<Value>, String) {
 fn json_lines_sum_two_nodes() {
     let nodes = [node(), node()];
     let urls = nodes.each_ref().map(Node::url);
-    let loads = [0, 1].map(|place: usize| {
-        let url = nodes[place].address.clone();
-        std::thread::spawn(move || {
-            // After the first line.
-            std::thread::sleep(std::time::Duration::from_millis(2_500));
-            for _ in 0..30 + 10 * place {
-                let check = json!({"policy": "login", "key": "mallory"}).to_string();
-                assert_eq!(http::post(&url, "/v1/check", check).status, 200);
-            }
-        })
-    });
-    let (code, lines, reason) = lines(&["--url", &urls[0], &urls[1], "--count", "8"]);
-    loads.into_iter().for_each(|load| load.join().unwrap());
-    assert_eq!((code, lines.len()), (0, 8), "{reason}");
-    let count = |outcome: &str| -> u64 {
-        let checks = lines.iter().flat_map(|line| line["checks"].as_array().unwrap());
-        checks
-            .filter(|checks| checks["outcome"] == outcome)
-            .map(|checks| checks["count"].as_u64().unwrap())
-            .sum()
+    let mut top = Command::new(TOLLGATE)
+        .args(["top", "--json", "--url", &urls[0], &urls[1]])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(top.stdout.take().unwrap())
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap())
+        .take(60);
+    let state = |line: &Value| {
+        let nodes = line["nodes"].as_array().unwrap().iter();
+        Value::Array(nodes.map(|node| json!([node["url"], node["up"], node["status"]])).collect())
     };
+    let up = json!([[urls[0], true, "ok"], [urls[1], true, "ok"]]);
+    assert!(lines.any(|line| state(&line) == up), "both nodes are up within a minute");
+    for (node, checks) in nodes.iter().zip([30, 40]) {
+        for _ in 0..checks {
+            let check = json!({"policy": "login", "key": "mallory"}).to_string();
+            assert_eq!(http::post(&node.address, "/v1/check", check).status, 200);
+        }
+    }
     // Each node has five of its own.
-    assert_eq!((count("allowed"), count("denied")), (10, 60), "{lines:#?}");
-    let last = lines.last().unwrap();
-    let states: Vec<_> = last["nodes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|node| (&node["url"], &node["up"], &node["status"]))
-        .collect();
-    assert_eq!(
-        states,
-        [(&json!(urls[0]), &json!(true), &json!("ok")), (&json!(urls[1]), &json!(true), &json!("ok"))]
-    );
-    let denied: u64 = last["top"].as_array().unwrap().iter().map(|key| key["denied"].as_u64().unwrap()).sum();
-    assert_eq!(denied, 60, "{last}");
+    let (mut allowed, mut denied) = (0, 0);
+    let last = lines.find(|line| {
+        for checks in line["checks"].as_array().unwrap() {
+            let total = if checks["outcome"] == "allowed" { &mut allowed } else { &mut denied };
+            *total += checks["count"].as_u64().unwrap();
+        }
+        let top: u64 = line["top"].as_array().unwrap().iter().map(|key| key["denied"].as_u64().unwrap()).sum();
+        (allowed, denied, top) == (10, 60, 60)
+    });
+    let last = last.unwrap_or_else(|| panic!("{allowed} allowed and {denied} denied within a minute"));
+    assert_eq!(state(&last), up);
     assert!(last["top"].as_array().unwrap().iter().all(|key| key["key_hash"].is_string()), "{last}");
+    top.kill().unwrap();
+    top.wait().unwrap();
+    let (code, lines, reason) = self::lines(&["--url", &urls[0], "--count", "5"]);
+    assert_eq!((code, lines.len()), (0, 5), "{reason}");
 }
 
 #[test]
