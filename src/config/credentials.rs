@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::fault::Place;
+use super::fault::{Fault, Place};
 use super::node::Node;
 use super::section::Section;
 use super::settings::store_tls;
@@ -106,31 +106,31 @@ fn tls(node: &Node) -> ClientTls {
 /// Combines the URLs, if any, with the members beside them.
 ///
 /// # Errors
-/// The place of a fault, and the fault.
-pub(super) fn credentials(
-    seeds: &[(Place, Seed)],
-    spec: Option<CredentialsSpec<'_>>,
-) -> Result<Credentials, (Place, &'static str)> {
+/// Members that contradict each other.
+pub(super) fn credentials(seeds: &[(Place, Seed)], spec: Option<CredentialsSpec<'_>>) -> Result<Credentials, Fault> {
     let first_tls = seeds.first().is_some_and(|(_, seed)| seed.tls);
     let has_tls = spec.as_ref().is_some_and(|spec| spec.tls.is_some());
     if let Some((place, _)) = seeds.iter().find(|(_, seed)| !has_tls && seed.tls != first_tls) {
-        return Err((*place, "`redis://` and `rediss://` together: either all URLs are with TLS or none"));
+        return Err(Fault::at(*place, "`redis://` and `rediss://` together: either all URLs are with TLS or none"));
     }
     let mut logins = seeds.iter().filter_map(|(place, seed)| Some((*place, seed.login.as_ref()?)));
     let of_urls = logins.next();
     if let Some((place, _)) = logins.find(|(_, login)| Some(*login) != of_urls.map(|(_, first)| first)) {
-        return Err((place, "another user or password than in the URL before: all servers of a store know the same"));
+        return Err(Fault::at(
+            place,
+            "another user or password than in the URL before: all servers of a store know the same",
+        ));
     }
     let (login, tls) = match spec {
         None => (None, None),
         Some(CredentialsSpec { node, username: Some(_), password_file: None, .. }) if of_urls.is_none() => {
-            return Err((node.place, "`username` needs a password: add `password_file`"));
+            return Err(Fault::at(node.place, "`username` needs a password: add `password_file`"));
         }
         Some(CredentialsSpec { username, password_file, tls, .. }) => {
             if let Some((place, _)) = of_urls.filter(|_| username.is_some() || password_file.is_some()) {
                 let sentence =
                     "a password in the URL, and `username` or `password_file` beside it: leave one of them out";
-                return Err((place, sentence));
+                return Err(Fault::at(place, sentence));
             }
             (password_file.map(|file| Login { username, password: Password::File(file) }), tls)
         }

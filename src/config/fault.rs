@@ -39,6 +39,12 @@ pub struct Fault {
     pub message: String,
 }
 
+impl Fault {
+    pub(super) fn at(place: Place, message: impl Into<String>) -> Self {
+        Self { file: None, place, message: message.into() }
+    }
+}
+
 impl fmt::Display for Fault {
     /// `line:column: message`, or the flag instead of a line. A file of its own precedes the line.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -53,7 +59,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The reading of one text: its faults, and the files that it names. All nodes of the text share it.
+/// The reading of one text: its faults, and the files that it names. All nodes of the text have it.
 ///
 /// A reader notes each fault and goes on with a placeholder, which [`Reading::conclude`] rejects.
 #[derive(Debug, Default)]
@@ -69,7 +75,12 @@ impl Reading {
     }
 
     pub(super) fn note(&self, place: Place, message: impl Into<String>) {
-        self.found.borrow_mut().push(Fault { file: None, place, message: message.into() });
+        self.found.borrow_mut().push(Fault::at(place, message));
+    }
+
+    /// The value of a result; notes its error.
+    pub(super) fn noted<T>(&self, result: Result<T, Fault>) -> Option<T> {
+        result.map_err(|fault| self.found.borrow_mut().push(fault)).ok()
     }
 
     /// Adds the faults of a file that the text names.
@@ -120,7 +131,7 @@ impl Faults {
 
     /// One fault of the text that was read from `origin`.
     pub(super) fn at(origin: &str, place: Place, message: impl Into<String>) -> Self {
-        let found = vec![Fault { file: None, place, message: message.into() }];
+        let found = vec![Fault::at(place, message)];
         Self { origin: origin.to_owned(), found, read: Vec::new() }
     }
 

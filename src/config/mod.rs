@@ -1,6 +1,6 @@
 //! The resolved configuration of the program.
 //!
-//! `reader.rs` parses the text of a `Source` into the tree of `node.rs`, each node with its line and
+//! `reader.rs` parses the text of a `Source` into the tree of `node.rs`. Each node has its line and
 //! column. `resolve.rs` turns the tree into a `Config` or reports every fault at once. Each reader
 //! notes a fault at its node and continues with a placeholder. So one wrong line never hides the
 //! next. A planned setting that is not built is rejected by name: no setting is ever ignored.

@@ -26,9 +26,8 @@ pub(super) fn sentinel(node: &Node) -> Option<SentinelConfig> {
     let sentence = "`sentinel` needs `master` and `nodes`, such as `{master: mymaster, nodes: [\"10.0.0.1:26379\"]}`";
     let master = section.required(MASTER.name, sentence).and_then(Node::identifier);
     let nodes = section.required(NODES.name, sentence).map(nodes);
-    let credentials = credentials::spec(node, &section).map(|spec| credentials::credentials(&[], Some(spec)));
-    let refuse = |(place, sentence)| node.reading.note(place, sentence);
-    let credentials = credentials.and_then(|credentials| credentials.map_err(refuse).ok());
+    let credentials = credentials::spec(node, &section);
+    let credentials = credentials.and_then(|spec| node.reading.noted(credentials::credentials(&[], Some(spec))));
     Some(SentinelConfig { master: master?.to_owned(), nodes: nodes?, credentials: credentials? })
 }
 

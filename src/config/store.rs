@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::address_map::address_map;
-use super::fault::{Place, Reading};
+use super::fault::{Fault, Place, Reading};
 use super::node::{Member, Node, Value};
 use super::scalar::excerpt;
 use super::section::Section;
@@ -53,29 +53,32 @@ pub(super) fn store(root: &Section<'_>, urls: &[String]) -> Option<Stores> {
     };
     let (key_prefix, sentinel) = (key_prefix.unwrap_or_default().to_owned(), sentinel.map(Box::new));
     let redis = RedisConfig { address_map, sentinel, key_prefix, ..RedisConfig::default() };
-    let config = config(&seeds, redis, credentials).map_err(|(place, sentence)| reading.note(place, sentence));
-    Some(Stores { config: config.ok()?, timeout, max_keys: usize::try_from(max_keys).ok()? })
+    let config = reading.noted(config(&seeds, redis, credentials));
+    Some(Stores { config: config?, timeout, max_keys: usize::try_from(max_keys).ok()? })
 }
 
 /// The store of these servers.
 ///
 /// # Errors
-/// The place of a fault, and the fault.
+/// Settings that contradict each other.
 fn config(
     seeds: &[(Place, Seed)],
     redis: RedisConfig,
     written: Option<credentials::CredentialsSpec<'_>>,
-) -> Result<StoreConfig, (Place, &'static str)> {
+) -> Result<StoreConfig, Fault> {
     if seeds.is_empty() && redis.sentinel.is_none() {
         return Ok(StoreConfig::Embedded);
     }
     let socket = seeds.iter().find(|(_, seed)| seed.is_socket());
     if let (Some((place, _)), 2..) = (socket, seeds.len()) {
-        return Err((*place, "a Unix socket leads to a lone server, which has all counts: name no other beside it"));
+        return Err(Fault::at(
+            *place,
+            "a Unix socket leads to a lone server, which has all counts: name no other beside it",
+        ));
     }
     let credentials = credentials::credentials(seeds, written)?;
     if let (Some((place, _)), Some(_)) = (socket, &credentials.tls) {
-        return Err((*place, "a Unix socket is without TLS: leave `tls` out, or write `rediss://host:port`"));
+        return Err(Fault::at(*place, "a Unix socket is without TLS: leave `tls` out, or write `rediss://host:port`"));
     }
     // `tls` holds for all servers, so it changes the scheme of each URL.
     let url = |(_, seed): &(Place, Seed)| match credentials.tls {

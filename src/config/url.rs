@@ -77,14 +77,12 @@ fn one(text: &str) -> Result<Seed, String> {
     let (_, scheme) = SCHEMES.iter().find(|(known, _)| *known == scheme).ok_or_else(|| other_scheme(&scheme))?;
     let (user, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
     let login = user.map(login).transpose()?;
-    let tls = *scheme == "rediss";
-    let example = if tls { TLS_EXAMPLE } else { EXAMPLE };
-    refuse_parameters(rest, if tls { Server::Tls } else { Server::Plain })?;
+    refuse_parameters(rest, scheme)?;
     let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
-    refuse_database(database, example)?;
-    let (host, port) =
-        host_and_port(authority, DEFAULT_PORT).ok_or_else(|| format!("no host and port in the URL: {example}"))?;
-    Ok(Seed { url: format!("{scheme}://{host}:{port}"), tls, login })
+    refuse_database(database, example(scheme))?;
+    let missing = || format!("no host and port in the URL: {}", example(scheme));
+    let (host, port) = host_and_port(authority, DEFAULT_PORT).ok_or_else(missing)?;
+    Ok(Seed { url: format!("{scheme}://{host}:{port}"), tls: *scheme == "rediss", login })
 }
 
 fn without_slashes(text: &str) -> String {
@@ -119,7 +117,7 @@ fn socket(rest: &str) -> Result<Seed, String> {
         _ => (None, rest),
     };
     let login = user.map(login).transpose()?;
-    refuse_parameters(path, Server::Socket)?;
+    refuse_parameters(path, "unix")?;
     let wrong = || format!("not the path of a Unix socket: {SOCKET}");
     let path = percent_decode_str(path).decode_utf8().map_err(|_| wrong())?;
     if !path.starts_with('/') || path.ends_with('/') || path.contains(char::is_control) {
@@ -131,43 +129,39 @@ fn socket(rest: &str) -> Result<Seed, String> {
     Ok(Seed { url: format!("unix://{path}"), tls: false, login })
 }
 
-/// The server that a URL names.
-#[derive(Debug, Clone, Copy)]
-enum Server {
-    Plain,
-    Tls,
-    Socket,
-}
-
 /// Refuses `?name=value` and `#name`, and names the setting that has its meaning.
-fn refuse_parameters(rest: &str, server: Server) -> Result<(), String> {
+fn refuse_parameters(rest: &str, scheme: &str) -> Result<(), String> {
     let Some((_, parameters)) = rest.split_once(['?', '#']) else { return Ok(()) };
+    let parameters = parameters.to_ascii_lowercase();
     let names = || parameters.split(['&', '?', '#', ';']).map(|one| one.split('=').next().unwrap_or_default());
-    let has = |known: &[&str]| names().any(|name| known.iter().any(|known| name.to_ascii_lowercase().contains(known)));
+    let has = |known: &[&str]| names().any(|name| known.iter().any(|known| name.contains(known)));
     let instead = if names().any(|name| matches!(name, "db" | "database")) {
-        DATABASE.to_owned()
+        DATABASE
     } else if has(&["timeout"]) {
-        "`store.timeout` bounds the wait".to_owned()
+        "`store.timeout` bounds the wait"
     } else if has(&["ssl", "tls", "insecure", "cert", "verify"]) {
-        match server {
-            Server::Plain => "begin the URL with `rediss://`, and name the files in `store.tls`",
-            Server::Tls => {
+        match scheme {
+            "unix" => "leave them out, since a Unix socket is without TLS",
+            "rediss" => {
                 "leave them out, and name the files in `store.tls`; the node always checks the server's certificate"
             }
-            Server::Socket => "leave them out, since a Unix socket is without TLS",
+            _ => "begin the URL with `rediss://`, and name the files in `store.tls`",
         }
-        .to_owned()
     } else if has(&["pass", "user", "auth"]) {
-        "name `store.username` and `store.password_file`".to_owned()
+        "name `store.username` and `store.password_file`"
     } else {
-        match server {
-            Server::Plain => EXAMPLE,
-            Server::Tls => TLS_EXAMPLE,
-            Server::Socket => SOCKET,
-        }
-        .to_owned()
+        example(scheme)
     };
     Err(format!("parameters in the URL are not supported: {instead}"))
+}
+
+/// The form of URLs with this scheme.
+fn example(scheme: &str) -> &'static str {
+    match scheme {
+        "unix" => SOCKET,
+        "rediss" => TLS_EXAMPLE,
+        _ => EXAMPLE,
+    }
 }
 
 /// `user:password` or `:password`, each percent-encoded. Other programs may end an unencoded one at

@@ -53,7 +53,7 @@ const CLOSE: Micros = 2 * MICROS_PER_SECOND;
 const NAMES: usize = 30;
 const DEPTH: usize = 4;
 
-/// The members of an object, whose values nobody has parsed yet.
+/// The members of an object, with values that are not parsed yet.
 type Object<'a> = BTreeMap<Name<'a>, &'a RawValue>;
 
 /// The name of a member, which allocates only if it has escapes.
@@ -98,27 +98,23 @@ fn reason(error: serde_json::Error) -> Cow<'static, str> {
     error.to_string().replace(" at line 1 column ", " at column ").into()
 }
 
-/// The value at a path. An array counts as its first entry, as the values of a header field do.
+/// The value at a path.
 fn find(object: &Object<'_>, path: &str) -> Option<Value> {
-    let first = |raw: &RawValue| match serde_json::from_str(raw.get()) {
-        Ok(Value::Array(entries)) => Some(entries.into_iter().next().unwrap_or_default()),
-        value => value.ok(),
-    };
-    object.iter().find_map(|(Name(name), value)| match path.strip_prefix(&**name)? {
-        "" => first(value),
-        below => below_of(&first(value)?, below.strip_prefix('.')?).cloned(),
+    object.iter().find_map(|(Name(name), raw)| match path.strip_prefix(&**name)? {
+        "" => serde_json::from_str(first(raw)?).ok(),
+        below => find(&serde_json::from_str(first(raw)?).ok()?, below.strip_prefix('.')?),
     })
 }
 
-/// The value at a path below another one.
-fn below_of<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
-    value.as_object()?.iter().find_map(|(name, value)| {
-        let value = if let Value::Array(entries) = value { entries.first().unwrap_or(&Value::Null) } else { value };
-        match path.strip_prefix(name.as_str())? {
-            "" => Some(value),
-            below => below_of(value, below.strip_prefix('.')?),
+/// A value as written. An array counts as its first entry, as the values of a header field do.
+fn first(raw: &RawValue) -> Option<&str> {
+    match raw.get().as_bytes() {
+        [b'[', ..] => {
+            let entries: Vec<&RawValue> = serde_json::from_str(raw.get()).ok()?;
+            Some(entries.first().map_or("null", |entry| entry.get()))
         }
-    })
+        _ => Some(raw.get()),
+    }
 }
 
 /// The member with the time of a line.
@@ -174,7 +170,10 @@ fn key_of(value: Value) -> Result<Option<String>, &'static str> {
     match value {
         // Servers write a dash for an unknown value.
         Value::String(text) if text == "-" => Ok(None),
-        Value::String(text) => Ok(Some(client::key(&text).into_owned())),
+        Value::String(text) => Ok(Some(match client::key(&text) {
+            Cow::Borrowed(key) if key.len() == text.len() => text,
+            key => key.into_owned(),
+        })),
         Value::Number(number) if number.is_u64() => Ok(Some(number.to_string())),
         Value::Null => Ok(None),
         _ => Err("the key is neither a text nor an integer"),

@@ -29,11 +29,11 @@ static NAMES: LazyLock<Option<Regex>> = LazyLock::new(|| {
     pattern(&format!(r"{syslog}|\[[^ \t]*/[^ \t]*\][ \t]|[^ \t]+[ \t]\s*\|[ \t]\s*"))
 });
 
-/// A time as syslog, journald, container runtimes and `ts` write it, also in brackets and behind the
-/// `<13>` of syslog. In brackets it may be the seconds since the start of a machine.
+/// A time as syslog, journald, container runtimes and `ts` write it. It may stand in brackets, and
+/// behind the `<13>` of syslog. In brackets it may be the seconds since the start of a machine.
 static TIME: LazyLock<Option<Regex>> = LazyLock::new(|| {
     let (clock, fraction) = ("[0-9]{2}:[0-9]{2}:[0-9]{2}", "(?:[.,][0-9]*)?");
-    let zone = "(?:Z| ?[+-]00:?00|[+-]00| UTC| GMT| ?[+-][0-9]{2}:?[0-9]{2}|[+-][0-9]{2})?";
+    let zone = "(?:Z| UTC| GMT| ?[+-][0-9]{2}:?[0-9]{2}|[+-][0-9]{2})?";
     let date = "(?:[A-Za-z]{3} )?[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]";
     let day = "[A-Za-z]{3} [0-9 ][0-9] (?:[0-9]{4} )?";
     let time = format!("(?:{date}{clock}{fraction}{zone}|(?:{day})?{clock}{fraction}|[0-9]{{10}}{fraction})");

@@ -67,7 +67,7 @@ impl Trial {
         let [was_denied, is_denied] = match &self.before {
             None if after.is_refused => return,
             None => [false, after.is_denied],
-            // A policy in the shadow denies nobody.
+            // A policy in the shadow never denies.
             Some(old) => [
                 before.is_denied && (before.is_refused || !old.policy.options.shadow),
                 after.is_denied && (after.is_refused || !self.after.policy.options.shadow),

@@ -69,8 +69,8 @@ pub struct EnvoyRules {
 /// The policies that count limits, by name.
 type LimitPolicies = BTreeMap<String, Arc<Policy>>;
 
-/// Reads `envoy`; none without it, or after a fault. `access` is none after a fault in it, and `known`
-/// are the names of the policies.
+/// Reads `envoy`; none without it, or after a fault. `access` is none after a fault in it. `known`
+/// has the names of the policies.
 pub(super) fn envoy(
     root: &Section<'_>,
     access: Option<&Access>,

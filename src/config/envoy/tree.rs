@@ -1,4 +1,5 @@
-//! The descriptors of a domain as a tree. `gateway/envoy/find.rs` finds the rule of a request in it.
+//! The descriptors of a domain as a tree, in which `gateway/envoy/find.rs` finds the rule of a
+//! request.
 
 use std::collections::HashMap;
 use std::sync::Arc;

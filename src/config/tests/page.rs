@@ -1,5 +1,5 @@
 //! Compares `docs/configuration.md` with the table of settings. `UPDATE_DOCS=1 cargo test --lib
-//! config::tests::page` writes the rows of the page.
+//! page::` writes the rows of the page.
 
 use std::ops::RangeInclusive;
 
