@@ -164,6 +164,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("tokio_rustls", &["store", "serve", "cli"]),
     // Envoy's messages, and their framing.
     ("prost", &["gateway", "serve"]),
+    ("tonic", &["serve"]),
+    ("tonic_prost", &["serve"]),
     ("clap", &["cli", "main"]),
     // One module knows how metrics and traces leave the process.
     ("prometheus_client", &["telemetry"]),

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use tokio::sync::Notify;
+
 use crate::engine::Engine;
 use crate::reload::Reloader;
 use crate::telemetry::traces::{KeyNames, Tracing};
@@ -52,16 +54,35 @@ pub enum Phase {
 
 /// The phase of one node, shared by its writers and readers.
 #[derive(Debug, Clone, Default)]
-pub struct Lifecycle(Arc<AtomicU8>);
+pub struct Lifecycle(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    phase: AtomicU8,
+    changed: Notify,
+}
 
 impl Lifecycle {
     /// Advances to `phase`, unless the node has reached it.
     pub fn advance(&self, phase: Phase) {
-        self.0.fetch_max(phase as u8, Ordering::Relaxed);
+        self.0.phase.fetch_max(phase as u8, Ordering::Relaxed);
+        self.0.changed.notify_waiters();
     }
 
     /// Whether the node has reached `phase`.
     pub fn reached(&self, phase: Phase) -> bool {
-        self.0.load(Ordering::Relaxed) >= phase as u8
+        self.0.phase.load(Ordering::Relaxed) >= phase as u8
+    }
+
+    /// Waits until the node has reached `phase`.
+    pub async fn reaches(&self, phase: Phase) {
+        loop {
+            // Before the look, so that no change passes between the two.
+            let changed = self.0.changed.notified();
+            if self.reached(phase) {
+                return;
+            }
+            changed.await;
+        }
     }
 }

@@ -56,15 +56,10 @@ impl Backlog {
     }
 
     /// Counts an HTTP/2 request until the return value drops, with the request's answer.
-    pub(super) fn begin_request(self: &Arc<Self>) -> impl Sized + use<> {
+    pub(super) fn begin_request(self: &Arc<Self>) -> impl Send + use<> {
         self.open.fetch_add(1, Ordering::Relaxed);
         self.active.store(true, Ordering::Relaxed);
         guard(self.clone(), |backlog| _ = backlog.open.fetch_sub(1, Ordering::Relaxed))
-    }
-
-    /// Notes that the client has read something, so its connection is not idle.
-    pub(super) fn note_activity(&self) {
-        self.active.store(true, Ordering::Relaxed);
     }
 
     /// The bytes that the connection holds.

@@ -238,11 +238,10 @@ impl Connection {
                     if is_long(&answer) {
                         yield_now().await;
                     }
-                    let answer = metered(&backlog, version, answer);
-                    drop((arrival, open));
-                    Ok::<_, Infallible>(answer)
+                    // A stream counts as a call in flight, and is open, until it ends.
+                    Ok::<_, Infallible>(metered(&backlog, version, answer, (arrival, open)))
                 })),
-                Err(unfit) => Either::Right(ready(Ok(metered(&backlog, version, service.refuse(unfit))))),
+                Err(unfit) => Either::Right(ready(Ok(metered(&backlog, version, service.refuse(unfit), ())))),
             }
         });
         let mut connection = pin!(protocol.serve_connection(io, service).into_owned());

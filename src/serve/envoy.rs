@@ -1,25 +1,29 @@
-//! The listener of Envoy's rate limit service: one call of gRPC, and its health.
+//! The listener of Envoy's rate limit service: one call of gRPC, and the calls of its health.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use futures_util::stream::{self, Stream};
+use tonic::{Code, Status};
 
-use super::rpc::{self, RpcCode, RpcError, overloaded};
+use super::rpc::{self, overloaded};
 use crate::access::{Need, Reach};
 use crate::gateway::envoy::messages::{
     HealthCheckRequest, HealthCheckResponse, RateLimitRequest, RateLimitResponse, ServingStatus,
 };
 use crate::gateway::envoy::{RateLimitError, should_rate_limit};
 use crate::http::{bearer, trace_context};
-use crate::node::{ArrivingBody, Caller, Holdings, Node, Phase, Unfit};
+use crate::node::{ArrivingBody, Caller, Holdings, Lifecycle, Node, Phase, Unfit};
 use crate::telemetry::traces::{self, AnswerStatus, Protocol, Tracing};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
+const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
@@ -52,7 +56,7 @@ impl RateLimitService {
         let answering = AssertUnwindSafe(self.route(request, has_room)).catch_unwind();
         answering.await.unwrap_or_else(|_| {
             tracing::error!("a gRPC call panicked");
-            failed(RpcCode::Internal, "a fault of the node: see its log")
+            Status::internal("a fault of the node: see its log").into_http()
         })
     }
 
@@ -65,31 +69,25 @@ impl RateLimitService {
         if !content_type.is_some_and(|content_type| content_type.starts_with(b"application/grpc")) {
             return StatusCode::UNSUPPORTED_MEDIA_TYPE.into_response();
         }
+        if !has_room {
+            self.node.load.count_shed();
+            return overloaded().into_http();
+        }
         match head.uri.path() {
-            SHOULD_RATE_LIMIT => rpc::answer(self.traced(&head.headers, body, has_room).await),
-            HEALTH_CHECK => {
-                let is_plain = rpc::require_plain(&head.headers);
-                // Callers need no token, and their fields must not wait for their messages.
-                drop(head);
-                rpc::answer(self.health(is_plain, body, has_room).await)
-            }
-            _ => failed(RpcCode::Unimplemented, "unknown method"),
+            SHOULD_RATE_LIMIT => rpc::answer(self.traced(head, body).await),
+            HEALTH_CHECK => rpc::answer(self.health(head, body).await),
+            HEALTH_WATCH => rpc::answer_stream(self.watch_health(head, body).await),
+            _ => Status::unimplemented("unknown method").into_http(),
         }
     }
 
     /// Decides a request in a span of its own, if it is recorded.
-    async fn traced(
-        &self,
-        headers: &HeaderMap,
-        body: ArrivingBody,
-        has_room: bool,
-    ) -> Result<RateLimitResponse, RpcError> {
-        let deciding = self.should_rate_limit(headers, body, has_room);
-        let Some(span) = self.node.tracing.as_ref().and_then(|tracing| self.begin(tracing, headers)) else {
-            return deciding.await;
-        };
+    async fn traced(&self, head: Parts, body: ArrivingBody) -> Result<RateLimitResponse, Status> {
+        let span = self.node.tracing.as_ref().and_then(|tracing| self.begin(tracing, &head.headers));
+        let deciding = self.should_rate_limit(head, body);
+        let Some(span) = span else { return deciding.await };
         let answer = Box::pin(span.within(deciding)).await;
-        let code = answer.as_ref().map_or_else(|error| error.code, |_| RpcCode::Ok);
+        let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
         span.end(Some(AnswerStatus::Grpc(code as u16)));
         answer
     }
@@ -106,26 +104,19 @@ impl RateLimitService {
         })
     }
 
-    async fn should_rate_limit(
-        &self,
-        headers: &HeaderMap,
-        body: ArrivingBody,
-        has_room: bool,
-    ) -> Result<RateLimitResponse, RpcError> {
-        self.require_room(has_room)?;
-        self.permit(headers)?;
-        self.holdings.note_rights(|| bearer(headers));
-        let left = rpc::timeout(headers).map(with_margin);
-        rpc::require_plain(headers)?;
-        let request: RateLimitRequest = rpc::read(body).await?;
+    async fn should_rate_limit(&self, head: Parts, body: ArrivingBody) -> Result<RateLimitResponse, Status> {
+        self.permit(&head.headers)?;
+        self.holdings.note_rights(|| bearer(&head.headers));
+        let left = rpc::timeout(&head.headers).map(with_margin);
+        let request: RateLimitRequest = rpc::read(head, body).await?;
         should_rate_limit(&self.node.engine, &request, left).await.map_err(|error| match error {
-            RateLimitError::Invalid(fault) => RpcError::new(RpcCode::InvalidArgument, fault),
-            RateLimitError::Unavailable(error) => RpcError::new(RpcCode::Unavailable, error.to_string()),
+            RateLimitError::Invalid(fault) => Status::invalid_argument(fault),
+            RateLimitError::Unavailable(error) => Status::unavailable(error.to_string()),
         })
     }
 
     /// A client certificate stands for a token: the handshake has checked it.
-    fn permit(&self, headers: &HeaderMap) -> Result<(), RpcError> {
+    fn permit(&self, headers: &HeaderMap) -> Result<(), Status> {
         let running = self.node.reloader.running();
         let tls = running.envoy.as_ref().and_then(|envoy| envoy.tls.as_ref());
         if tls.is_some_and(|tls| tls.asks_clients()) {
@@ -133,45 +124,58 @@ impl RateLimitService {
         }
         running.access.permit(Need::Check, self.reach, || bearer(headers)).map_err(|refused| {
             self.node.refusals.refused(refused, self.caller);
-            RpcError::new(RpcCode::Unauthenticated, "send a token for checks as `authorization: Bearer TOKEN`")
+            Status::unauthenticated("send a token for checks as `authorization: Bearer TOKEN`")
         })
     }
 
-    fn require_room(&self, has_room: bool) -> Result<(), RpcError> {
-        if has_room {
-            return Ok(());
+    async fn health(&self, head: Parts, body: ArrivingBody) -> Result<HealthCheckResponse, Status> {
+        let HealthCheckRequest { service } = rpc::read(head, body).await?;
+        if !SERVICES.contains(&service.as_str()) {
+            return Err(Status::not_found("unknown service"));
         }
-        self.node.load.count_shed();
-        Err(overloaded())
+        Ok(HealthCheckResponse { status: serving_status(&self.node.lifecycle).into() })
     }
 
-    async fn health(
+    /// The status of a service and its later changes, until the node closes its connections.
+    async fn watch_health(
         &self,
-        is_plain: Result<(), RpcError>,
+        head: Parts,
         body: ArrivingBody,
-        has_room: bool,
-    ) -> Result<HealthCheckResponse, RpcError> {
-        self.require_room(has_room)?;
-        is_plain?;
-        let HealthCheckRequest { service } = rpc::read(body).await?;
-        if !SERVICES.contains(&service.as_str()) {
-            return Err(RpcError::new(RpcCode::NotFound, "unknown service"));
-        }
-        let is_draining = self.node.lifecycle.reached(Phase::Draining);
-        let status = if is_draining { ServingStatus::NotServing } else { ServingStatus::Serving };
-        Ok(HealthCheckResponse { status: status.into() })
+    ) -> Result<impl Stream<Item = Result<HealthCheckResponse, Status>> + use<>, Status> {
+        let HealthCheckRequest { service } = rpc::read(head, body).await?;
+        let lifecycle = self.node.lifecycle.clone();
+        let first = match SERVICES.contains(&service.as_str()) {
+            true => serving_status(&lifecycle),
+            // The protocol has it as a status here, since a service may be added later.
+            false => ServingStatus::ServiceUnknown,
+        };
+        let statuses = stream::unfold((lifecycle, None), move |(lifecycle, last)| async move {
+            let next = match last {
+                None => first,
+                Some(ServingStatus::Serving) => {
+                    lifecycle.reaches(Phase::Draining).await;
+                    ServingStatus::NotServing
+                }
+                Some(_) => {
+                    lifecycle.reaches(Phase::Closing).await;
+                    return None;
+                }
+            };
+            Some((Ok(HealthCheckResponse { status: next.into() }), (lifecycle, Some(next))))
+        });
+        Ok(statuses)
     }
 }
 
-fn failed(code: RpcCode, message: &str) -> Response {
-    rpc::answer(Err::<RateLimitResponse, _>(RpcError::new(code, message)))
+fn serving_status(lifecycle: &Lifecycle) -> ServingStatus {
+    if lifecycle.reached(Phase::Draining) { ServingStatus::NotServing } else { ServingStatus::Serving }
 }
 
 /// The answer to a request that the node rejects before it serves it.
 pub(super) fn refuse_request(unfit: Unfit) -> Response {
     match unfit {
         Unfit::TooManyFields => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response(),
-        Unfit::Overloaded => rpc::answer(Err::<RateLimitResponse, _>(overloaded())),
+        Unfit::Overloaded => overloaded().into_http(),
     }
 }
 

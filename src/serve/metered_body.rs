@@ -31,8 +31,14 @@ const UNMETERED_BYTES: usize = 1024;
 /// Bytes that a decision takes in the budget, at most.
 pub(super) const SHORT_ANSWER: usize = OVERHEAD_BYTES + UNMETERED_BYTES;
 
-/// Meters an answer. If there is no room for it, returns 503 instead.
-pub(super) fn metered(backlog: &Arc<Backlog>, version: Version, answer: Response) -> Response {
+/// Meters an answer. If there is no room for it, returns 503 instead. A stream keeps `held` until
+/// it ends.
+pub(super) fn metered(
+    backlog: &Arc<Backlog>,
+    version: Version,
+    answer: Response,
+    held: impl Send + 'static,
+) -> Response {
     let is_http2 = version == Version::HTTP_2;
     let (length, is_stream) = (length(&answer), is_stream(&answer));
     if !is_stream && (length == 0 || (!is_http2 && length <= UNMETERED_BYTES)) {
@@ -43,7 +49,10 @@ pub(super) fn metered(backlog: &Arc<Backlog>, version: Version, answer: Response
     }
     let (reservation, fits) = Reservation::new(backlog, length);
     if fits {
-        return reservation.attach(answer);
+        return match is_stream {
+            true => reservation.attach_stream(answer, Box::new(held)),
+            false => reservation.attach(answer),
+        };
     }
     drop(reservation);
     if is_body_optional(&answer) {
@@ -103,11 +112,12 @@ impl Reservation {
     }
 
     fn attach(self, answer: Response) -> Response {
-        if is_stream(&answer) {
-            let backlog = self.backlog.clone();
-            return answer.map(|body| Body::new(MeteredStream { body, first: Some(self), event: None, backlog }));
-        }
         answer.map(|body| Body::new(self.meter(body)))
+    }
+
+    fn attach_stream(self, answer: Response, held: Box<dyn Send>) -> Response {
+        let backlog = self.backlog.clone();
+        answer.map(|body| Body::new(MeteredStream { body, first: Some(self), event: None, backlog, _held: held }))
     }
 
     fn meter(self, body: Body) -> MeteredBody {
@@ -203,6 +213,7 @@ struct MeteredStream {
     first: Option<Reservation>,
     event: Option<MeteredBody>,
     backlog: Arc<Backlog>,
+    _held: Box<dyn Send>,
 }
 
 impl MeteredStream {
@@ -227,9 +238,13 @@ impl HttpBody for MeteredStream {
             if let Some(piece) = self.piece() {
                 return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
-            let data = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+            let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => frame,
                 end => return Poll::Ready(end),
+            };
+            let data = match frame.into_data() {
+                Ok(data) => data,
+                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             };
             if data.is_empty() {
                 continue;
@@ -239,8 +254,6 @@ impl HttpBody for MeteredStream {
             if !fits {
                 return Poll::Ready(None);
             }
-            // HTTP asks for an event only when the client has read earlier ones.
-            self.backlog.note_activity();
             let event = reservation.meter(Body::empty());
             self.event = Some(MeteredBody { rest: data, ..event });
         }
@@ -287,7 +300,7 @@ mod tests {
     }
 
     fn metered(backlog: &Arc<Backlog>, answer: Response) -> Response {
-        super::metered(backlog, Version::HTTP_2, answer)
+        super::metered(backlog, Version::HTTP_2, answer, backlog.begin_request())
     }
 
     fn answer(length: usize) -> Response {
@@ -403,9 +416,9 @@ mod tests {
     fn http1_answers_are_metered_when_they_are_long() {
         let load = Load::default();
         let backlog = backlog_of(&load);
-        let _short = super::metered(&backlog, Version::HTTP_11, answer(UNMETERED_BYTES));
+        let _short = super::metered(&backlog, Version::HTTP_11, answer(UNMETERED_BYTES), ());
         assert_eq!(unread(&backlog), 0);
-        let _long = super::metered(&backlog, Version::HTTP_11, answer(UNMETERED_BYTES + 1));
+        let _long = super::metered(&backlog, Version::HTTP_11, answer(UNMETERED_BYTES + 1), ());
         assert_eq!(unread(&backlog), OVERHEAD_BYTES + UNMETERED_BYTES + 1);
     }
 
@@ -441,11 +454,12 @@ mod tests {
         let backlog = backlog_of(&load);
         let mut answer = metered(&backlog, stream(&[300, 2 * PIECE_BYTES, 2 * MAX_CONNECTION_BYTES, 7]));
         // The first event counts, even if the client never asks for it.
-        assert_eq!((unread(&backlog), backlog.was_idle()), (300 + OVERHEAD_BYTES, true));
+        assert_eq!(unread(&backlog), 300 + OVERHEAD_BYTES);
         let short = first_piece(&mut answer).await;
         assert_eq!((short.len(), unread(&backlog)), (300, 300 + OVERHEAD_BYTES));
         drop(short);
         // A stream between two events is no overdue client, and its connection is not idle.
+        backlog.was_idle();
         assert_eq!((unread(&backlog), backlog.was_idle()), (0, false));
         assert_eq!([(); 5].map(|()| backlog.tick()), [false; 5]);
         let half = first_piece(&mut answer).await;

@@ -14,7 +14,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
-use tonic::Code as Grpc;
+use tollgate::gateway::envoy::messages::{HealthCheckResponse, ServingStatus};
+use tonic::{Code as Grpc, Streaming};
 
 use crate::rls::{EnvoyNode, Settings, codes, descriptor, request};
 use crate::support::dice::Dice;
@@ -111,6 +112,32 @@ async fn connections_end_at_their_age() {
     assert!(ended.is_ok(), "the connection stays");
     // A gRPC client opens another one.
     assert!(node.client().await.ask(request(&[descriptor(&[("user", "bob")])])).await.is_ok());
+}
+
+async fn next_status(statuses: &mut Streaming<HealthCheckResponse>) -> Option<ServingStatus> {
+    let next = tokio::time::timeout(Duration::from_secs(20), statuses.message());
+    let next = next.await.expect("the stream continues").unwrap();
+    next.map(|response| ServingStatus::try_from(response.status).unwrap())
+}
+
+#[tokio::test]
+async fn watched_health_follows_the_node_to_its_end() {
+    let more = "shutdown: {delay: 1s}\nlimits: {request_timeout: 1s, idle_timeout: 1s}";
+    let mut node = EnvoyNode::start(&Settings { more, descriptors: LIMITS, ..Settings::default() });
+    let client = node.client().await;
+    let mut watched = client.watch_health("ratelimit").await.unwrap();
+    assert_eq!(next_status(&mut watched).await, Some(ServingStatus::Serving));
+    let mut unknown = client.watch_health("other").await.unwrap();
+    assert_eq!(next_status(&mut unknown).await, Some(ServingStatus::ServiceUnknown));
+    // The idle timeout ends a later connection, but none with an open stream.
+    let mut idle = Connection::open(&node.address).await;
+    assert_eq!(idle.call(PATH, valid()).await.unwrap(), (200, Some(0)));
+    let ended = tokio::time::timeout(Duration::from_secs(20), &mut idle.ended).await;
+    assert!(ended.is_ok(), "the idle connection stays");
+    node.node.terminate();
+    assert_eq!(next_status(&mut watched).await, Some(ServingStatus::NotServing));
+    assert_eq!((next_status(&mut watched).await, next_status(&mut unknown).await), (None, None));
+    assert!(node.node.ended().success());
 }
 
 #[tokio::test]

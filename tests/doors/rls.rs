@@ -8,10 +8,10 @@ use tollgate::gateway::envoy::messages::{
     Code, DescriptorStatus, Entry, HealthCheckRequest, HealthCheckResponse, RateLimitDescriptor, RateLimitOverride,
     RateLimitRequest, RateLimitResponse, UInt64Value, UnitOfTime,
 };
-use tonic::Status;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
+use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::support::{Node, TOLLGATE};
@@ -94,6 +94,16 @@ impl Client {
     pub(crate) async fn health(&self, service: &str) -> Result<HealthCheckResponse, Status> {
         let request = HealthCheckRequest { service: service.to_owned() };
         self.call("/grpc.health.v1.Health/Check", tonic::Request::new(request)).await
+    }
+
+    /// The statuses of a service, one by one.
+    pub(crate) async fn watch_health(&self, service: &str) -> Result<Streaming<HealthCheckResponse>, Status> {
+        let request = tonic::Request::new(HealthCheckRequest { service: service.to_owned() });
+        let mut grpc = Grpc::new(self.0.clone());
+        grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let path = PathAndQuery::from_static("/grpc.health.v1.Health/Watch");
+        let codec = ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
+        Ok(grpc.server_streaming(request, path, codec).await?.into_inner())
     }
 
     async fn call<Q, A>(&self, path: &'static str, request: tonic::Request<Q>) -> Result<A, Status>

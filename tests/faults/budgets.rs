@@ -8,9 +8,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::Request;
-use hyper::body::{Bytes, Frame};
+use hyper::body::{Bytes, Frame, Incoming};
 use hyper::client::conn::http2;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::doors::Doors;
@@ -115,6 +115,34 @@ async fn unfinished_messages_count_without_a_token() {
     let grown = resident_kib(doors.node.pid()).saturating_sub(before);
     assert!(refused > 5_000, "{refused} refused");
     assert!(grown < 128 * MIB, "{grown} KiB more");
+    assert_serves(&doors);
+}
+
+/// A watch of the health needs no token and has no end.
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_of_health_count_until_they_end() {
+    const WATCH: &str = "http://t/grpc.health.v1.Health/Watch";
+    let doors = Doors::start("{request_timeout: 50s}");
+    let before = resident_kib(doors.node.pid());
+    let held = (0..120).map(async |_| {
+        let stream = tokio::net::TcpStream::connect(&doors.envoy).await.unwrap();
+        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let calls: Vec<_> = (0..50)
+            .map(|_| {
+                let request = Request::post(WATCH).header("content-type", GRPC[0].1);
+                sender.send_request(request.body(Full::new(Bytes::from_static(&[0; 5]))).unwrap())
+            })
+            .collect();
+        (sender, join_all(calls).await)
+    });
+    let held = join_all(held).await;
+    let is_refused = |answer: &Response<Incoming>| answer.headers().get("grpc-status").is_some_and(|code| code == "14");
+    let answers = held.iter().flat_map(|(_, answers)| answers).map(|answer| answer.as_ref().unwrap());
+    let refused = answers.filter(|answer| is_refused(answer)).count();
+    let grown = resident_kib(doors.node.pid()).saturating_sub(before);
+    assert!((1_000..5_000).contains(&refused), "{refused} refused");
+    assert!(grown < 96 * MIB, "{grown} KiB more");
     assert_serves(&doors);
 }
 

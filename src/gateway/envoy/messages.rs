@@ -147,4 +147,5 @@ pub enum ServingStatus {
     Unknown = 0,
     Serving = 1,
     NotServing = 2,
+    ServiceUnknown = 3,
 }
