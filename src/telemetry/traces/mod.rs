@@ -23,8 +23,6 @@ use crate::clock::Clock;
 
 mod settings;
 
-mod pairs;
-
 mod sampling;
 
 mod delivery;
