@@ -15,11 +15,14 @@ mod holdings;
 
 mod arrival;
 
+mod client_time;
+
 mod refusals;
 
 mod watchers;
 
 pub use arrival::{Arrival, ArrivingBody, BodyError, Unfit};
+pub use client_time::ClientTime;
 pub use holdings::{Budget, Counted, Holdings, Sizes};
 pub use load::{LIGHT, Load};
 pub use refusals::{Caller, Refusals};

@@ -245,11 +245,9 @@ impl Connection {
             }
         });
         let mut connection = pin!(protocol.serve_connection(io, service).into_owned());
-        let mut overdue = pin!(backlog.is_overdue(limits.request_timeout));
         tokio::select! {
             biased;
             ended = suppress_spurious_wakes(connection.as_mut()) => return log_end(ended),
-            () = overdue.as_mut() => return log_end(Err("a client does not read its answers".into())),
             _ = end.changed() => {
                 // The runtime reports the bytes that a new socket holds only after its next turn.
                 // Without that turn hyper closes a connection whose request has arrived.
@@ -258,14 +256,13 @@ impl Connection {
                     return log_end(ended);
                 }
             }
-            () = backlog.is_idle(limits.idle_timeout) => {}
+            () = backlog.is_over() => {}
             () = has_passed(age) => {}
         }
         connection.as_mut().graceful_shutdown();
         tokio::select! {
             biased;
             ended = suppress_spurious_wakes(connection) => log_end(ended),
-            () = overdue => log_end(Err("a client does not read its answers".into())),
             // The client may keep its streams open, or never acknowledge the shutdown.
             () = sleep(limits.request_timeout) => log_end(Err("a client does not end its connection".into())),
         }

@@ -132,23 +132,23 @@ impl Drop for Reservation {
     }
 }
 
-/// A piece, or the rest of an answer, that waits since a tick.
+/// A piece, or the rest of an answer, that waits since a look.
 #[derive(Debug)]
 struct Waiting {
     backlog: Arc<Backlog>,
-    tick: usize,
+    look: usize,
 }
 
 impl Waiting {
     fn new(backlog: Arc<Backlog>) -> Self {
-        let tick = backlog.begin_wait();
-        Self { backlog, tick }
+        let look = backlog.begin_wait();
+        Self { backlog, look }
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.backlog.end_wait(self.tick);
+        self.backlog.end_wait(self.look);
     }
 }
 
@@ -337,17 +337,17 @@ mod tests {
         let backlog = backlog_of(&Load::default());
         let mut short = metered(&backlog, answer(300));
         let kept = first_piece(&mut short).await;
-        assert_eq!([(); 3].map(|()| backlog.tick()), [false, false, true]);
+        assert_eq!([(); 3].map(|()| backlog.is_overdue()), [false, false, true]);
         drop((short, kept));
-        assert_eq!([(); 5].map(|()| backlog.tick()), [false; 5]);
+        assert_eq!([(); 5].map(|()| backlog.is_overdue()), [false; 5]);
         // The wait of the rest restarts with each piece.
         let mut long = metered(&backlog, answer(10 * PIECE_BYTES));
         for _ in 0..9 {
             let piece = first_piece(&mut long).await;
-            assert_eq!([backlog.tick(), backlog.tick()], [false; 2]);
+            assert_eq!([backlog.is_overdue(), backlog.is_overdue()], [false; 2]);
             drop(piece);
         }
-        assert!(backlog.tick());
+        assert!(backlog.is_overdue());
     }
 
     #[test]
@@ -461,10 +461,10 @@ mod tests {
         // A stream between two events is no overdue client, and its connection is not idle.
         backlog.was_idle();
         assert_eq!((unread(&backlog), backlog.was_idle()), (0, false));
-        assert_eq!([(); 5].map(|()| backlog.tick()), [false; 5]);
+        assert_eq!([(); 5].map(|()| backlog.is_overdue()), [false; 5]);
         let half = first_piece(&mut answer).await;
         assert_eq!((half.len(), unread(&backlog)), (PIECE_BYTES, 2 * PIECE_BYTES + OVERHEAD_BYTES));
-        assert_eq!([(); 3].map(|()| backlog.tick()), [false, false, true]);
+        assert_eq!([(); 3].map(|()| backlog.is_overdue()), [false, false, true]);
         drop((half, first_piece(&mut answer).await));
         assert_eq!(unread(&backlog), 0);
         // An event without room ends the stream.

@@ -6,7 +6,8 @@
 //! between requests.
 //!
 //! HTTP/2 sends pings and detects dead clients. So this file ignores the bytes of HTTP/2 clients
-//! after the preface, but they must still read their answers. `backlog.rs` limits their idle time.
+//! after the preface. They must still read their answers, also each of them, and a connection
+//! without requests ends. `backlog.rs` counts both.
 
 use std::io;
 use std::pin::Pin;
@@ -15,11 +16,10 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Interval, interval};
 
-use super::backlog::Backlog;
+use super::backlog::{Backlog, LOOKS};
 use super::framing::FramingGuard;
-use crate::node::{Budget, Counted};
+use crate::node::{Budget, ClientTime, Counted};
 
 /// The beginning of every HTTP/2 connection (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -31,14 +31,14 @@ const SHORT_HEAD: usize = 8 * 1024;
 pub(super) struct TimeoutIo<S> {
     stream: S,
     framing: FramingGuard,
-    /// Each tick is half of a client's time, so one slow timer serves all requests of a connection.
-    ticks: Interval,
-    /// Ticks that may pass during a request, and between two requests.
-    limits: [u32; 2],
+    time: ClientTime,
     state: State,
     /// Ticks in the current state.
     passed: u32,
-    /// Learns that the connection speaks HTTP/2.
+    /// Ticks since the last look at the answers that wait for a client of HTTP/2.
+    unlooked: u32,
+    /// Ticks since a client of HTTP/2 had something open.
+    quiet: u32,
     backlog: Arc<Backlog>,
     /// Bytes of the head that has begun. Long ones count.
     head: usize,
@@ -105,14 +105,19 @@ impl<S> TimeoutIo<S> {
     /// longer by up to the shorter one. So clients that keep connections for less than `idle` never
     /// find one closed.
     pub(super) fn new(stream: S, request: Duration, idle: Duration, backlog: Arc<Backlog>) -> Self {
-        let tick = request.min(idle) / 2;
-        let ticks_in =
-            |span: Duration| u32::try_from(span.as_nanos().div_ceil(tick.as_nanos().max(1))).unwrap_or(u32::MAX);
-        let mut ticks = interval(tick);
-        ticks.reset();
-        let limits = [ticks_in(request), ticks_in(idle).saturating_add(1)];
-        let (framing, counted) = (FramingGuard::default(), Counted::new(backlog.holdings(), Budget::Bodies));
-        Self { stream, framing, ticks, limits, state: State::Preface(0), passed: 0, backlog, head: 0, counted }
+        let counted = Counted::new(backlog.holdings(), Budget::Bodies);
+        Self {
+            stream,
+            framing: FramingGuard::default(),
+            time: ClientTime::new(request, idle),
+            state: State::Preface(0),
+            passed: 0,
+            unlooked: 0,
+            quiet: 0,
+            backlog,
+            head: 0,
+            counted,
+        }
     }
 
     /// Counts the bytes of a head that has not ended, and returns whether they fit.
@@ -137,7 +142,7 @@ impl<S> TimeoutIo<S> {
     /// Ready when the client's time is over.
     fn poll_timeout(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
-            ready!(self.ticks.poll_tick(cx));
+            ready!(self.time.ticks.poll_tick(cx));
             if self.tick() {
                 return Poll::Ready(io::ErrorKind::TimedOut.into());
             }
@@ -148,10 +153,27 @@ impl<S> TimeoutIo<S> {
     fn tick(&mut self) -> bool {
         self.passed = self.passed.saturating_add(1);
         match self.state {
-            State::Preface(_) | State::Response | State::Http2Blocked => self.passed >= self.limits[0],
-            State::Idle => self.passed >= self.limits[1],
-            State::Http2 => false,
+            State::Preface(_) | State::Response => self.passed >= self.time.request,
+            State::Idle => self.passed >= self.time.idle,
+            State::Http2 => self.tick_http2(),
+            State::Http2Blocked => self.tick_http2() || self.passed >= self.time.request,
         }
+    }
+
+    /// Counts a tick of HTTP/2, and returns whether a piece of an answer is unread for the client's
+    /// time. It may be up to half of it more.
+    fn tick_http2(&mut self) -> bool {
+        self.quiet = if self.backlog.was_idle() { self.quiet.saturating_add(1) } else { 0 };
+        // The tick that had activity is over, too.
+        if self.quiet.saturating_add(1) >= self.time.idle {
+            self.backlog.end();
+        }
+        self.unlooked += 1;
+        if self.unlooked < self.time.request.div_ceil(LOOKS) {
+            return false;
+        }
+        self.unlooked = 0;
+        self.backlog.is_overdue()
     }
 
     /// Limits the time of a client that does not read its answer of `length` bytes.
@@ -204,9 +226,6 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimeoutIo<S> {
                 return Poll::Ready(Err(io::Error::other("the node has no room for a long head")));
             }
             self.set_state(state);
-            if state == State::Http2 {
-                self.backlog.begin_http2();
-            }
             return Poll::Ready(read);
         }
         self.poll_timeout(cx).map(Err)

@@ -10,13 +10,13 @@ use scopeguard::guard;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::task::yield_now;
-use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 
 use super::Service;
 use super::session::Session;
 use super::turn::Turn;
 use crate::config::Limits;
-use crate::node::{Budget, Counted};
+use crate::node::{Budget, ClientTime, Counted};
 use crate::telemetry::traces::{self, Tracing};
 
 /// Bytes that the node reads at once. It is also what an idle connection keeps at most.
@@ -26,14 +26,11 @@ const CHUNK: usize = 16 * 1024;
 /// could destroy answers on their way.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-/// The stream of a client, and its time. A tick is half of the shorter of its two times, so one
-/// slow timer serves all commands.
+/// The stream of a client, and its time: to send a command or to read an answer, and between two
+/// commands.
 struct Client<S> {
     stream: S,
-    ticks: Interval,
-    /// Ticks that a command may take to arrive or an answer to be read, and ticks between two
-    /// commands.
-    limits: [u32; 2],
+    time: ClientTime,
     /// Ticks since the last turn.
     passed: u32,
     /// The client has had an answer.
@@ -139,16 +136,8 @@ fn shrink(buffer: &mut Vec<u8>) {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     fn new(stream: S, limits: Limits, end: watch::Receiver<()>) -> Self {
-        let (request, idle) = (limits.request_timeout, limits.idle_timeout);
-        let tick = request.min(idle) / 2;
-        let ticks_in =
-            |span: Duration| u32::try_from(span.as_nanos().div_ceil(tick.as_nanos().max(1))).unwrap_or(u32::MAX);
-        let mut ticks = interval(tick);
-        // Ticks during a decision count as one afterwards.
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        ticks.reset();
-        let limits = [ticks_in(request).saturating_add(1), ticks_in(idle).saturating_add(1)];
-        Self { stream, ticks, limits, passed: 0, has_begun: false, end, is_closing: false }
+        let time = ClientTime::new(limits.request_timeout, limits.idle_timeout);
+        Self { stream, time, passed: 0, has_begun: false, end, is_closing: false }
     }
 
     /// Reads what has arrived, behind the beginning of a command in `input`. Returns false at the
@@ -159,7 +148,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         if is_idle {
             self.passed = 0;
         }
-        let limit = self.limits[usize::from(is_idle)];
+        let limit = if is_idle { self.time.idle } else { self.time.request + 1 };
         input.reserve_exact(CHUNK);
         loop {
             tokio::select! {
@@ -176,7 +165,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
                         return Ok(false);
                     }
                 }
-                _ = self.ticks.tick() => {
+                _ = self.time.ticks.tick() => {
                     self.passed += 1;
                     if self.passed >= limit {
                         return Err(io::ErrorKind::TimedOut.into());
@@ -189,7 +178,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     /// Writes answers, which the client must read in its time. They count in `unread` while they
     /// wait for the socket.
     async fn write(&mut self, output: &[u8], unread: &mut Counted) -> io::Result<()> {
-        let (mut passed, limit) = (0, self.limits[0]);
+        let mut passed = 0;
         let mut writing = pin!(async {
             self.stream.write_all(output).await?;
             self.stream.flush().await
@@ -208,9 +197,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
                     drop(unread);
                     return written;
                 }
-                _ = self.ticks.tick() => {
+                _ = self.time.ticks.tick() => {
                     passed += 1;
-                    if passed >= limit {
+                    if passed > self.time.request {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
                 }
