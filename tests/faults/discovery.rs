@@ -298,8 +298,8 @@ fn cluster_down_is_not_left_for_a_foreign_cluster() {
     let mut connection = own.connection().unwrap();
     redis::cmd("CLUSTER").arg(&["DELSLOTS", "0"]).exec(&mut connection).unwrap();
     wait_until("it is told", || node.health()["status"] == "degraded");
-    // Long enough to contact both many times.
-    std::thread::sleep(Duration::from_secs(3));
+    let asked = proxy.accepted();
+    wait_until("the node has asked the other one, too", || proxy.accepted() > asked + 2);
     assert!(!is_decided(&node, "key"));
     redis::cmd("CLUSTER").arg(&["ADDSLOTS", "0"]).exec(&mut connection).unwrap();
     wait_until("the store decides again", || is_decided(&node, "key"));
@@ -316,11 +316,10 @@ fn server_that_rejects_logins_gets_few_attempts() {
     let file = config_on(&[format!("redis://:wrong@127.0.0.1:{}", proxy.port)], POLICIES);
     let began = now_ms();
     let _node = Node::with_config(&file);
-    // The test can only wait to show that something does not happen.
-    std::thread::sleep(Duration::from_secs(6));
+    wait_until("it has tried often", || proxy.accepted() >= 16);
     // One login in 250 ms for detection.
     let (logins, took) = (proxy.accepted() as u64, now_ms() - began);
-    assert!((2..=took / 200).contains(&logins), "{logins} logins in {took} ms");
+    assert!(logins <= took / 200, "{logins} logins in {took} ms");
 }
 
 fn whole() -> Server {

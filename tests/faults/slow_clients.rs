@@ -138,12 +138,14 @@ fn http2_preface_may_arrive_in_pieces() {
     let (node, _file) = node("{request_timeout: 1s}");
     let mut stream = TcpStream::connect(&node.address).unwrap();
     stream.set_nodelay(true).unwrap();
+    let mut silent = TcpStream::connect(&node.address).unwrap();
     // SETTINGS, and the acknowledgement of the node's own, which gets no reply.
     for piece in [&PREFACE[..3], &PREFACE[3..], &frame(4, 0, 0, b""), &frame(4, 1, 0, b"")] {
         stream.write_all(piece).unwrap();
         std::thread::sleep(Duration::from_millis(100));
     }
-    std::thread::sleep(Duration::from_secs(3));
+    silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    assert_eq!(silent.read(&mut [0]).unwrap(), 0, "the time of a client is over");
     stream.write_all(&ping()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut heard = Vec::new();

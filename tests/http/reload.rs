@@ -26,7 +26,7 @@ use tollgate::store::Taken;
 use tollgate::store::{MemoryStore, Store};
 
 use crate::support::chaos::now_ms;
-use crate::support::{Node, TOLLGATE, http, wait_until};
+use crate::support::{Node, TOLLGATE, file_with, http, wait_until};
 
 struct Fixture {
     node: Node,
@@ -332,8 +332,13 @@ fn configuration_from_pipe_cannot_be_reloaded() {
     assert!(refused.json()["detail"].as_str().unwrap().contains("from a pipe"), "{refused:?}");
     assert_eq!(policies(&node)["last_reload"]["successful"], true);
     assert_eq!(node.check("p", "k", 1)["remaining"], 4);
-    // The node does not watch the pipe, and so does not log again.
-    std::thread::sleep(Duration::from_millis(1_200));
+    // The node does not watch the pipe, and so does not log again. Another one watches its file.
+    let file = file_with(&p(5));
+    let watching = Node::with_config(&file);
+    for limit in [6, 7] {
+        std::fs::write(&file, p(limit)).unwrap();
+        wait_until("a watched file is loaded", || watching.check("p", "k", 0)["limit"] == limit);
+    }
     let told = std::fs::read_to_string(folder.path().join("log")).unwrap().matches("nothing to load again").count();
     assert_eq!(told, 1, "by the call");
 }
