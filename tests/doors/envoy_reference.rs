@@ -130,7 +130,7 @@ fn expected(request: &RateLimitRequest, recorded: &str, answer: &RateLimitRespon
     let mut words: Vec<String> = recorded.split(' ').map(str::to_owned).collect();
     let over = i32::from(Code::OverLimit);
     for (place, descriptor) in request.descriptors.iter().enumerate() {
-        let looks = descriptor.hits_addend.is_some_and(|hits| hits.value == 0);
+        let looks = descriptor.hits_addend == Some(0);
         let status = &answer.statuses[place];
         if looks && words[place + 1] == "1:0" && status.code == over && status.limit_remaining == 0 {
             words[place + 1] = format!("{over}:0");

@@ -6,7 +6,7 @@ use std::process::Command;
 use tempfile::TempDir;
 use tollgate::gateway::envoy::messages::{
     Code, DescriptorStatus, Entry, HealthCheckRequest, HealthCheckResponse, RateLimitDescriptor, RateLimitOverride,
-    RateLimitRequest, RateLimitResponse, UInt64Value, UnitOfTime,
+    RateLimitRequest, RateLimitResponse, UnitOfTime,
 };
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
@@ -126,7 +126,7 @@ pub(crate) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
 
 /// The same with its own hits.
 pub(crate) fn with_hits(descriptor: RateLimitDescriptor, hits: u64) -> RateLimitDescriptor {
-    RateLimitDescriptor { hits_addend: Some(UInt64Value { value: hits }), ..descriptor }
+    RateLimitDescriptor { hits_addend: Some(hits), ..descriptor }
 }
 
 /// The same with its own limit.

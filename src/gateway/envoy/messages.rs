@@ -22,9 +22,9 @@ pub struct RateLimitDescriptor {
     pub entries: Vec<Entry>,
     #[prost(message, optional, tag = "2")]
     pub limit: Option<RateLimitOverride>,
-    /// The descriptor's own hits; 0 only looks.
+    /// The descriptor's own hits, a `google.protobuf.UInt64Value`; 0 only looks.
     #[prost(message, optional, tag = "3")]
-    pub hits_addend: Option<UInt64Value>,
+    pub hits_addend: Option<u64>,
     #[prost(bool, tag = "4")]
     pub is_negative_hits: bool,
 }
@@ -43,13 +43,6 @@ pub struct RateLimitOverride {
     pub requests_per_unit: u32,
     #[prost(enumeration = "UnitOfTime", tag = "2")]
     pub unit: i32,
-}
-
-/// `google.protobuf.UInt64Value`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
-pub struct UInt64Value {
-    #[prost(uint64, tag = "1")]
-    pub value: u64,
 }
 
 /// `RateLimitResponse`.
@@ -75,7 +68,7 @@ pub struct DescriptorStatus {
     #[prost(uint32, tag = "3")]
     pub limit_remaining: u32,
     #[prost(message, optional, tag = "4")]
-    pub duration_until_reset: Option<Duration>,
+    pub duration_until_reset: Option<prost_types::Duration>,
 }
 
 /// `RateLimitResponse.RateLimit`.
@@ -87,13 +80,6 @@ pub struct CurrentLimit {
     pub unit: i32,
     #[prost(string, tag = "3")]
     pub name: String,
-}
-
-/// `google.protobuf.Duration`, in whole seconds.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
-pub struct Duration {
-    #[prost(int64, tag = "1")]
-    pub seconds: i64,
 }
 
 /// `envoy.config.core.v3.HeaderValue`.

@@ -48,7 +48,7 @@ fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
     }
     if let Some(hits) = descriptor.hits_addend {
         #[expect(clippy::cast_precision_loss, reason = "a Struct has only doubles")]
-        members.push(("hitsAddend", number(hits.value as f64)));
+        members.push(("hitsAddend", number(hits as f64)));
     }
     Value { kind: Some(Kind::StructValue(members_of(members))) }
 }

@@ -193,7 +193,7 @@ impl<'a> Planner<'a> {
         quotas: Option<Vec<QuotaSpec>>,
         limit: Option<CurrentLimit>,
     ) -> Planned {
-        let own = descriptor.hits_addend.map(|hits| hits.value);
+        let own = descriptor.hits_addend;
         let action = match own {
             _ if descriptor.is_negative_hits => Action::Refund,
             Some(0) => Action::Look,

@@ -1,7 +1,9 @@
 //! Writes the response: a status for each descriptor, and the rate limit fields.
 
+use prost_types::Duration;
+
 use super::decide::{Verdict, is_over};
-use super::messages::{Code, CurrentLimit, DescriptorStatus, Duration, HeaderValue, RateLimitResponse};
+use super::messages::{Code, CurrentLimit, DescriptorStatus, HeaderValue, RateLimitResponse};
 use super::plan::{Counted, Plan, Planned, wire};
 use crate::config::envoy::Unit;
 use crate::engine::Decision;
@@ -47,7 +49,7 @@ fn status(counted: &Counted, Verdict { over, decision, .. }: &Verdict) -> Descri
         code: code(*over),
         current_limit: counted.limit.clone().or_else(|| expressible(decision)),
         limit_remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
-        duration_until_reset: seconds.map(|seconds| Duration { seconds: seconds.cast_signed() }),
+        duration_until_reset: seconds.map(|seconds| Duration { seconds: seconds.cast_signed(), nanos: 0 }),
     }
 }
 
