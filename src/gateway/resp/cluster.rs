@@ -83,17 +83,14 @@ impl This {
         replies.integer(i64::from(SLOTS) - 1);
         replies.bulk(b"nodes");
         replies.array(1);
-        let texts =
-            [("id", &*self.id), ("ip", &self.host), ("endpoint", &self.host), ("role", "master"), ("health", "online")];
-        replies.map(texts.len() + 2);
-        for (name, text) in texts {
-            replies.bulk(name.as_bytes());
-            replies.bulk(text.as_bytes());
-        }
-        for (name, number) in [("port", self.port.into()), ("replication-offset", 0)] {
-            replies.bulk(name.as_bytes());
-            replies.integer(number);
-        }
+        replies.map(7);
+        replies.entry("id", self.id.as_bytes());
+        replies.entry("ip", self.host.as_bytes());
+        replies.entry("endpoint", self.host.as_bytes());
+        replies.entry("role", b"master");
+        replies.entry("health", b"online");
+        replies.number("port", self.port.into());
+        replies.number("replication-offset", 0);
     }
 
     fn line(&self) -> String {

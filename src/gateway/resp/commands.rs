@@ -2,7 +2,7 @@
 //! errors are those of Redis.
 
 use super::decode::{Words, number};
-use super::outcome::{Form, Outcome, Ran, Refusal, help, unknown_subcommand};
+use super::outcome::{Form, MAX_SHOWN, Outcome, Ran, Refusal, help, shown, unknown_subcommand};
 use super::reply::{Replies, Version};
 use super::session::Session;
 use super::transaction::{self, Transaction};
@@ -87,16 +87,14 @@ fn permitted(session: &mut Session, words: &Words<'_>) -> Result<&'static Comman
 
 /// The text of an unknown command is cut: it is the client's.
 fn unknown(words: &Words<'_>) -> Refusal {
-    const SHOWN: usize = 128;
-    let cut = |word: &[u8]| String::from_utf8_lossy(&word[..word.len().min(SHOWN)]).into_owned();
     let mut arguments = String::new();
     for word in words.iter().skip(1) {
-        if arguments.len() >= SHOWN {
+        if arguments.len() >= MAX_SHOWN {
             break;
         }
-        arguments += &format!("'{}' ", cut(word));
+        arguments += &format!("'{}' ", shown(word));
     }
-    Refusal::text(format!("ERR unknown command '{}', with args beginning with: {arguments}", cut(&words[0])))
+    Refusal::text(format!("ERR unknown command '{}', with args beginning with: {arguments}", shown(&words[0])))
 }
 
 fn cl_throttle(_: &mut Session, words: &Words<'_>, _: &mut Replies<'_>) -> Ran {

@@ -58,18 +58,12 @@ fn version(word: &[u8]) -> Result<Version, Refusal> {
 
 fn greet(session: &Session, replies: &mut Replies<'_>) {
     replies.map(7);
-    replies.bulk(b"server");
-    replies.bulk(b"tollgate");
-    replies.bulk(b"version");
-    replies.bulk(env!("CARGO_PKG_VERSION").as_bytes());
-    replies.bulk(b"proto");
-    replies.integer(session.version as i64);
-    replies.bulk(b"id");
-    replies.integer(session.id);
-    replies.bulk(b"mode");
-    replies.bulk(b"standalone");
-    replies.bulk(b"role");
-    replies.bulk(b"master");
+    replies.entry("server", b"tollgate");
+    replies.entry("version", env!("CARGO_PKG_VERSION").as_bytes());
+    replies.number("proto", session.version as i64);
+    replies.number("id", session.id);
+    replies.entry("mode", b"standalone");
+    replies.entry("role", b"master");
     replies.bulk(b"modules");
     replies.array(0);
 }

@@ -75,7 +75,10 @@ pub(super) fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Refusal {
     Refusal::text(format!("ERR unknown subcommand '{}'. Try {command} HELP.", shown(subcommand)))
 }
 
-/// At most 128 bytes of a client's text.
+/// The most bytes of a client's text that an error repeats.
+pub(super) const MAX_SHOWN: usize = 128;
+
+/// The beginning of a client's text.
 pub(super) fn shown(word: &[u8]) -> String {
-    String::from_utf8_lossy(&word[..word.len().min(128)]).into_owned()
+    String::from_utf8_lossy(&word[..word.len().min(MAX_SHOWN)]).into_owned()
 }

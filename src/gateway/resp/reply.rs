@@ -58,6 +58,18 @@ impl Replies<'_> {
         }
     }
 
+    /// A name and a text of a map.
+    pub(super) fn entry(&mut self, name: &str, text: &[u8]) {
+        self.bulk(name.as_bytes());
+        self.bulk(text);
+    }
+
+    /// A name and a number of a map.
+    pub(super) fn number(&mut self, name: &str, number: i64) {
+        self.bulk(name.as_bytes());
+        self.integer(number);
+    }
+
     pub(super) fn integer_or_null(&mut self, number: Option<i64>) {
         match number {
             Some(number) => self.integer(number),
