@@ -258,7 +258,7 @@ impl Call {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::fields::{MAX_ALL, MAX_BATCH, MAX_ID_BYTES, MAX_META_BYTES};
+    use super::super::request::bounds::{MAX_ALL, MAX_BATCH, MAX_ID_BYTES, MAX_META_BYTES};
     use super::super::request::query::SHOWN;
     use super::*;
     use crate::engine::tally::SHOWN;

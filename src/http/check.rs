@@ -8,6 +8,7 @@ use tokio::task::yield_now;
 use super::answer::{self, List};
 use super::problem::{self, Problem, Problems, Violations};
 use super::request::body::{self, JsonBody};
+use super::request::refund::{self, RefundRequest};
 use super::request::{explain, parse, query};
 use super::shed::{permit, permit_heavy, refuse_unread};
 use crate::access::Refused;
@@ -107,15 +108,16 @@ pub(super) struct RefundRights {
 
 pub(super) async fn refund(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
-    let ((policy, key, given), ()) = read(&node, &head, body, explain::refund, query::none).await?;
-    if let (Refund::Cost(cost), Some(RefundRights { reset: Err(refused), caller })) = (&given, head.extensions.get()) {
+    let (request, ()) = read(&node, &head, body, refund::refund, query::none).await?;
+    let RefundRequest { policy, key, charge } = request;
+    if let (Refund::Cost(cost), Some(RefundRights { reset: Err(refused), caller })) = (&charge, head.extensions.get()) {
         let most = node.engine.largest_charge(&policy, &key).map_err(|error| node.refused(&error))?;
         if *cost > most {
             node.refusals.refused(*refused, *caller);
             return Err(Problem::refund_too_large(most));
         }
     }
-    let refunded = node.engine.refund(&policy, &key, given, Door::Http).await.map_err(|error| node.refused(&error))?;
+    let refunded = node.engine.refund(&policy, &key, charge, Door::Http).await.map_err(|error| node.refused(&error))?;
     Ok(answer::refunded(&key, &refunded))
 }
 

@@ -9,14 +9,13 @@
 use serde_json::value::RawValue;
 use tokio::task::yield_now;
 
-use super::fields::{self, Combined, DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key};
+use super::bounds::{Combined, DEFAULT_POLICY, MAX_ALL, MAX_BATCH};
 use super::members::Members;
 use super::quotas;
-use super::raw::{array, document, each_member, integer, kind, string};
-use crate::engine::{Check, Door, Meta, Over, OwnQuotas, Refund};
+use super::raw::{array, document, string};
+use super::values::{boolean, cost, id, id_life, key, meta, over, unwanted_over};
+use crate::engine::{Check, Door, Over, OwnQuotas};
 use crate::http::problem::{MAX_EXPLAINED, Problem, Violation, Violations};
-use crate::limit::quota::MAX_UNITS;
-use crate::limit::time::Micros;
 
 /// Reads a check as `parse::check` does, and reports every fault.
 pub(in crate::http) fn check(body: &[u8]) -> Result<Check, Problem> {
@@ -25,9 +24,6 @@ pub(in crate::http) fn check(body: &[u8]) -> Result<Check, Problem> {
 
 /// One check of a batch, or its problem.
 pub(in crate::http) type Item = Result<Check, Problem>;
-
-/// The members that must be there.
-const REQUIRED: [&str; 2] = ["key", "checks"];
 
 /// Checks of a batch that one turn of a worker reads, in about a millisecond.
 const PER_TURN: usize = 32;
@@ -84,33 +80,6 @@ pub(in crate::http) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
     if violations.is_empty() { Ok(checks) } else { Err(Problem::invalid(violations)) }
 }
 
-/// Reads the body of `POST /v1/refund`: policy, key, and the charge to refund.
-///
-/// # Errors
-/// 400 and 422.
-pub(in crate::http) fn refund(body: &[u8]) -> Result<(String, String, Refund), Problem> {
-    read_refund(document(body)?).map_err(Problem::invalid)
-}
-
-fn read_refund(value: &RawValue) -> Result<(String, String, Refund), Violations> {
-    let mut members = Members::open(value, "", &["policy", "key", "cost", "id"], Violations::default())?;
-    members.require("key");
-    let is_given = (members.has("cost"), members.has("id"));
-    let policy = members.take("policy", string);
-    let key = members.take("key", key);
-    let (cost, id) = (members.take("cost", cost), members.take("id", id));
-    match is_given {
-        (false, false) => {
-            members.violations.note(|| Violation::new("/cost", "or /id is required: what to take back"));
-        }
-        (true, true) => members.violations.note(|| Violation::new("/id", "is given beside /cost: give one of them")),
-        _ => {}
-    }
-    let given = id.map_or(Refund::Cost(cost.unwrap_or_default()), |id| Refund::Id(id.into()));
-    let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
-    members.finish((policy, key.unwrap_or_default(), given))
-}
-
 /// The items of a body with 1 to `most` checks, and the faults around them.
 fn checks(document: &RawValue, most: usize) -> Result<(Vec<&RawValue>, Violations), Problem> {
     let members = Members::open(document, "", &["checks"], Violations::default());
@@ -151,78 +120,4 @@ fn read_check(
     }
     let id = combined.id();
     members.finish(Check { policy, key, cost, meta, id, over, look, quotas, door: Door::Http, within: None })
-}
-
-fn key(value: &RawValue) -> Result<String, String> {
-    string(value).and_then(|key| check_key(&key).map(|()| key))
-}
-
-fn id(value: &RawValue) -> Result<String, String> {
-    string(value).and_then(|id| check_id(&id).map(|()| id))
-}
-
-fn id_life(value: &RawValue) -> Result<Micros, String> {
-    match integer(value) {
-        Some(ttl_ms) => fields::id_life(ttl_ms),
-        None if kind(value) == "a number" => fields::id_life(0),
-        None => fields::id_life(0).map_err(|range| format!("{range}, not {}", kind(value))),
-    }
-}
-
-fn boolean(value: &RawValue) -> Result<bool, String> {
-    match value.get() {
-        "true" => Ok(true),
-        "false" => Ok(false),
-        _ => Err(format!("must be true or false, not {}", kind(value))),
-    }
-}
-
-fn over(value: &RawValue) -> Result<Over, String> {
-    fields::over(&string(value)?)
-}
-
-fn unwanted_over(_: &RawValue) -> Result<Over, String> {
-    Err("is not taken here: these checks are charged together or not at all".into())
-}
-
-fn meta(value: &RawValue) -> Result<Meta, String> {
-    let meta = string(value)?;
-    match meta.len() {
-        0..=MAX_META_BYTES => Ok(fields::meta(&meta)),
-        length => Err(format!("must have up to {MAX_META_BYTES} bytes, not {length}")),
-    }
-}
-
-fn cost(value: &RawValue) -> Result<u64, String> {
-    match integer(value) {
-        Some(cost) if cost <= MAX_UNITS => Ok(cost),
-        _ if kind(value) == "a number" => Err(format!("must be an integer from 0 to {MAX_UNITS}")),
-        _ => Err(format!("must be an integer from 0 to {MAX_UNITS}, not {}", kind(value))),
-    }
-}
-
-impl<'a> Members<'a, &'a RawValue> {
-    /// Removes the optional members that are `null`: many clients write absent members so.
-    fn drop_nulls(&mut self) {
-        self.retain(|name, value| REQUIRED.contains(&name) || value.get() != "null");
-    }
-
-    /// The members of an object. Members with names outside `names` are faults.
-    fn open(value: &'a RawValue, at: &'a str, names: &[&str], mut violations: Violations) -> Result<Self, Violations> {
-        if !value.get().starts_with('{') {
-            violations.note(|| Violation::new(at, format!("must be an object, not {}", kind(value))));
-            return Err(violations);
-        }
-        let mut members = Self::new(at, violations);
-        match each_member(value, |name, value| members.add(name, value, names)) {
-            Ok(()) => {
-                members.drop_nulls();
-                Ok(members)
-            }
-            Err(detail) => {
-                members.violations.note(|| Violation::new(at, detail));
-                Err(members.violations)
-            }
-        }
-    }
 }

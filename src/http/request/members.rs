@@ -2,7 +2,13 @@
 
 use std::borrow::Cow;
 
+use serde_json::value::RawValue;
+
+use super::raw::{each_member, kind};
 use crate::http::problem::{Violation, Violations, member};
+
+/// The members that must be there.
+const REQUIRED: [&str; 2] = ["key", "checks"];
 
 /// The values of known names, each once, and the faults found so far.
 pub(super) struct Members<'a, V> {
@@ -29,11 +35,6 @@ impl<'a, V> Members<'a, V> {
         }
     }
 
-    /// Removes the values that `keep` does not want.
-    pub(super) fn retain(&mut self, keep: impl Fn(&str, &V) -> bool) {
-        self.known.retain(|(name, value)| keep(name, value));
-    }
-
     /// Reports a missing name. A name whose value cannot be read is not missing.
     pub(super) fn require(&mut self, name: &str) {
         let pointer = member(self.at, name);
@@ -56,5 +57,32 @@ impl<'a, V> Members<'a, V> {
 
     pub(super) fn finish<T>(self, value: T) -> Result<T, Violations> {
         if self.violations.is_empty() { Ok(value) } else { Err(self.violations) }
+    }
+}
+
+impl<'a> Members<'a, &'a RawValue> {
+    /// The members of an object. Members with names outside `names` are faults.
+    pub(super) fn open(
+        value: &'a RawValue,
+        at: &'a str,
+        names: &[&str],
+        mut violations: Violations,
+    ) -> Result<Self, Violations> {
+        if !value.get().starts_with('{') {
+            violations.note(|| Violation::new(at, format!("must be an object, not {}", kind(value))));
+            return Err(violations);
+        }
+        let mut members = Self::new(at, violations);
+        match each_member(value, |name, value| members.add(name, value, names)) {
+            Ok(()) => {
+                // Many clients write absent members as `null`.
+                members.known.retain(|(name, value)| REQUIRED.contains(&&**name) || value.get() != "null");
+                Ok(members)
+            }
+            Err(detail) => {
+                members.violations.note(|| Violation::new(at, detail));
+                Err(members.violations)
+            }
+        }
     }
 }

@@ -1,13 +1,13 @@
 //! Reads requests: bodies, their checks, and queries.
 //!
 //! `parse.rs` reads valid bodies fast. It leaves all others to `explain.rs`, which reports every
-//! fault.
+//! fault. `refund.rs` reads the one body that is no check.
 
 pub(super) mod body;
 
 pub(super) mod explain;
 
-pub(super) mod fields;
+pub(super) mod bounds;
 
 mod members;
 
@@ -18,3 +18,7 @@ pub(super) mod query;
 mod quotas;
 
 mod raw;
+
+pub(super) mod refund;
+
+mod values;

@@ -11,10 +11,10 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::explain::{self, Item};
-use super::fields::{
+use super::bounds::{
     self, Combined, DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key, id_life, meta,
 };
+use super::explain::{self, Item};
 use super::quotas;
 use crate::engine::{Check, Door, Over, OwnQuotas, QuotaSpec};
 use crate::http::problem::Problem;
@@ -89,7 +89,7 @@ fn written<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>,
 
 fn over<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Over>, D::Error> {
     let word = <Cow<'de, str>>::deserialize(deserializer)?;
-    fields::over(&word).map(Some).map_err(serde::de::Error::custom)
+    bounds::over(&word).map(Some).map_err(serde::de::Error::custom)
 }
 
 fn default_policy() -> Cow<'static, str> {

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use axum::http::StatusCode;
 use percent_encoding::percent_decode;
 
-use super::fields::{DEFAULT_POLICY, check_key};
+use super::bounds::{DEFAULT_POLICY, check_key};
 use super::members::Members;
 use crate::engine::{Check, Door};
 use crate::http::problem::{Violation, Violations};
