@@ -14,11 +14,11 @@
 //! POST /v1/check
 //!
 //!  1. Receive  serve/connections       the connection's task, on one worker thread
-//!              serve/timeout_io        the client's time
+//!              load/timed_stream       the client's time
 //!              serve/framing           the length of the request is unambiguous
 //!              http/service            the entry, and the panic guard
 //!              http/calls              the row of the call
-//!              node/load               load limits
+//!              load/mod                load limits, all in one folder
 //!              http/head               request id, framing, authorization
 //!              http/check              the handler: the next steps up to the answer
 //!              http/request/body       content type, size and time of the body
@@ -56,7 +56,7 @@
 //!     Compare  engine/candidates       the candidate of the policy decides, for metrics only
 //!  9. Answer   http/answer             JSON
 //!              http/headers            RateLimit-Policy, RateLimit, Retry-After
-//!              serve/metered_body      the bytes of a long answer
+//!              load/metered_body       the bytes of a long answer
 //! ```
 //!
 //! # Guarantees
@@ -115,6 +115,8 @@ pub mod prefilter;
 pub mod engine;
 
 pub mod reload;
+
+pub mod load;
 
 pub mod node;
 

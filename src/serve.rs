@@ -29,8 +29,6 @@ use crate::telemetry::traces::{InvalidVariable, KeyNames, Settings, Tracing};
 use crate::timeouts;
 use crate::workers::Workers;
 
-mod backlog;
-
 mod connections;
 
 mod service;
@@ -47,11 +45,7 @@ mod greeting;
 
 mod listen;
 
-mod metered_body;
-
 mod protocol;
-
-mod timeout_io;
 
 use connections::{Connections, OpenConnections};
 use envoy::RateLimitService;

@@ -69,8 +69,10 @@ const MODULES: &[(&str, &[&str])] = &[
     ),
     // Reads the configuration again and applies it.
     ("reload", &["access::Access", "limit::time", "clock", "config", "engine"]),
+    // Bounds the memory and the time that callers take.
+    ("load", &["access::TokenHash", "workers::cores"]),
     // The state that all doors share: the load, the refusals, the phase.
-    ("node", &["access", "clock::Clock", "engine", "reload", "telemetry", "workers::cores"]),
+    ("node", &["access", "clock::Clock", "engine", "reload", "telemetry", "load"]),
     // Renders the rate limit fields, for all doors.
     ("fields", &["limit", "engine::Decision"]),
     // Maps the requests of other protocols to checks.
@@ -87,6 +89,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "engine",
             "telemetry",
             "live",
+            "load",
             "node",
             "gateway",
             "config::Policies",
@@ -103,6 +106,7 @@ const MODULES: &[(&str, &[&str])] = &[
         "serve",
         &[
             "access",
+            "load",
             "node",
             "limit",
             "clock::Clock",
@@ -150,11 +154,24 @@ const CRATES: &[(&str, &[&str])] = &[
     // Only the store speaks Redis.
     ("redis", &["store"]),
     // Only the HTTP surface and its server know of requests.
-    ("axum", &["gateway", "http", "serve"]),
+    ("axum", &["load", "gateway", "http", "serve"]),
     // Decisions need no runtime: the pre-filter and the configuration neither wait nor spawn.
     (
         "tokio",
-        &["deadline", "workers", "telemetry", "store", "engine", "reload", "node", "gateway", "http", "serve", "cli"],
+        &[
+            "deadline",
+            "workers",
+            "telemetry",
+            "store",
+            "engine",
+            "reload",
+            "load",
+            "node",
+            "gateway",
+            "http",
+            "serve",
+            "cli",
+        ],
     ),
     // Wire formats end at the surface; the configuration has its own parser.
     ("serde", &["http", "cli"]),

@@ -5,8 +5,8 @@ use axum::http::StatusCode;
 use axum::response::Response;
 
 use super::answer;
-use super::shed::make_body_optional;
 use crate::engine::Health;
+use crate::load::make_body_optional;
 use crate::node::{Node, Phase};
 
 /// 200 as long as the process answers, since a restart cures nothing else.

@@ -47,5 +47,5 @@ pub use calls::{GATE_PREFIX, Surface, description};
 pub use head::bearer;
 pub use live::publish;
 pub use service::{CheckService, trace_context};
-pub use shed::{is_body_optional, make_body_optional, refuse_answer, refuse_request};
+pub use shed::{refuse_answer, refuse_request};
 pub(crate) use spurious_wakes::suppress_spurious_wakes;

@@ -1,4 +1,4 @@
-//! The answers of a node that sheds load (`node/load.rs`).
+//! The answers of a node that sheds load (`load/`).
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -11,20 +11,6 @@ use crate::node::{LIGHT, Load, Unfit};
 /// Whether the budgets bound the calls of this path.
 pub(super) fn is_counted(path: &str) -> bool {
     path.starts_with("/v1/")
-}
-
-/// Marks an answer whose status says all.
-#[derive(Debug, Clone, Copy)]
-struct BodyOptional;
-
-/// Notes that the status of `answer` says all. Without room its body is dropped.
-pub fn make_body_optional(answer: &mut Response) {
-    answer.extensions_mut().insert(BodyOptional);
-}
-
-/// Whether the status of `answer` says all.
-pub fn is_body_optional(answer: &Response) -> bool {
-    answer.extensions().get::<BodyOptional>().is_some()
 }
 
 /// 503: too many answers are unread.

@@ -9,22 +9,13 @@ use crate::engine::Engine;
 use crate::reload::Reloader;
 use crate::telemetry::traces::{KeyNames, Tracing};
 
-mod load;
-
-mod holdings;
-
-mod arrival;
-
-mod client_time;
-
 mod refusals;
 
 mod watchers;
 
-pub use arrival::{Arrival, ArrivingBody, BodyError, Unfit};
-pub use client_time::ClientTime;
-pub use holdings::{Budget, Counted, Holdings, Sizes};
-pub use load::{LIGHT, Load};
+pub use crate::load::{
+    Arrival, ArrivingBody, BodyError, Budget, ClientTime, Counted, Holdings, LIGHT, Load, Sizes, Unfit,
+};
 pub use refusals::{Caller, Refusals};
 pub use watchers::{Event, MAX_WATCHERS, Subscriber, Watchers};
 

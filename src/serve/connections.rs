@@ -23,16 +23,15 @@ use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use super::backlog::Backlog;
+use super::framing::FramingGuard;
 use super::listen::ACCEPT_QUEUE;
-use super::metered_body::{is_long, metered};
 use super::protocol::{self, StreamExecutor};
 use super::service::{HttpService, Service, has_passed};
-use super::timeout_io::TimeoutIo;
 use crate::clock::Clock;
 use crate::config::{Limits, ServerTls};
 use crate::gateway::resp;
-use crate::http::suppress_spurious_wakes;
+use crate::http::{refuse_answer, suppress_spurious_wakes};
+use crate::load::{Backlog, TimedStream, is_long, metered};
 use crate::node::{Arrival, Caller, Holdings, Load, Node, Refusals};
 use crate::reload::Reloader;
 use crate::telemetry::limiter::Limiter;
@@ -221,7 +220,10 @@ impl Connection {
     async fn serve_http(self, service: HttpService, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         let Self { protocol, holdings, mut end, limits, .. } = self;
         let backlog = Arc::new(Backlog::new(holdings));
-        let io = TokioIo::new(TimeoutIo::new(stream, limits.request_timeout, limits.idle_timeout, backlog.clone()));
+        let mut framing = FramingGuard::default();
+        let guard = move |bytes: &mut [u8]| framing.read(bytes);
+        let (request, idle) = (limits.request_timeout, limits.idle_timeout);
+        let io = TokioIo::new(TimedStream::new(stream, guard, request, idle, backlog.clone()));
         let shared = backlog.clone();
         let age = service.connection_age();
         let service = service_fn(move |request: Request<Incoming>| {
@@ -239,9 +241,11 @@ impl Connection {
                         yield_now().await;
                     }
                     // A stream counts as a call in flight, and is open, until it ends.
-                    Ok::<_, Infallible>(metered(&backlog, version, answer, (arrival, open)))
+                    Ok::<_, Infallible>(metered(&backlog, version, answer, (arrival, open), refuse_answer))
                 })),
-                Err(unfit) => Either::Right(ready(Ok(metered(&backlog, version, service.refuse(unfit), ())))),
+                Err(unfit) => {
+                    Either::Right(ready(Ok(metered(&backlog, version, service.refuse(unfit), (), refuse_answer))))
+                }
             }
         });
         let mut connection = pin!(protocol.serve_connection(io, service).into_owned());

@@ -69,24 +69,25 @@ enum Part {
 
 impl FramingGuard {
     /// Reads the next bytes of the connection, and overwrites one of them to reject a request.
-    pub(super) fn read(&mut self, bytes: &mut [u8]) {
+    /// Returns whether a head has begun and not ended.
+    pub(super) fn read(&mut self, bytes: &mut [u8]) -> bool {
         let mut at = 0;
         while at < bytes.len() && self.part != Part::Unread {
             at += match self.part {
-                Part::Preface(left) => self.skip(left, bytes.len() - at, Part::Preface, Part::Frames),
+                Part::Preface(left) => {
+                    self.skip(left, bytes.len() - at, Part::Preface, Part::Frames)
+                }
                 Part::Frames => {
                     self.frames.read(&mut bytes[at..]);
                     bytes.len() - at
                 }
                 Part::Body(left) => self.skip(left, bytes.len() - at, Part::Body, Part::Request),
-                Part::Chunk(left) => self.skip(left, bytes.len() - at, Part::Chunk, Part::ChunkEnd),
+                Part::Chunk(left) => {
+                    self.skip(left, bytes.len() - at, Part::Chunk, Part::ChunkEnd)
+                }
                 _ => self.line(&mut bytes[at..]),
             };
         }
-    }
-
-    /// Whether a head has begun and not ended.
-    pub(super) fn is_in_head(&self) -> bool {
         match self.part {
             Part::Field | Part::Digits => true,
             Part::Request => self.length > 0,
@@ -179,7 +180,9 @@ impl FramingGuard {
         let is_blank = line.is_empty();
         self.part = match self.part {
             Part::Request if is_blank => Part::Request,
-            Part::Request if !self.has_begun && line.starts_with(HTTP_2) => Part::Preface(REST_OF_PREFACE),
+            Part::Request if !self.has_begun && line.starts_with(HTTP_2) => {
+                Part::Preface(REST_OF_PREFACE)
+            }
             Part::Request => Part::Field,
             Part::Field if is_blank => {
                 let (length, codings) = (self.content_length.take(), std::mem::take(&mut self.has_codings));
@@ -194,7 +197,11 @@ impl FramingGuard {
             Part::ChunkEnd => Part::Size,
             Part::Trailer if is_blank => Part::Request,
             Part::Trailer => Part::Trailer,
-            part @ (Part::Body(_) | Part::Chunk(_) | Part::Preface(_) | Part::Frames | Part::Unread) => part,
+            part @ (Part::Body(_)
+            | Part::Chunk(_)
+            | Part::Preface(_)
+            | Part::Frames
+            | Part::Unread) => part,
         };
         self.has_begun = true;
         self.length = 0;
@@ -221,7 +228,7 @@ mod tests {
     fn passed(text: &str, piece: usize) -> String {
         let mut guard = FramingGuard::default();
         let mut bytes = text.as_bytes().to_vec();
-        bytes.chunks_mut(piece).for_each(|piece| guard.read(piece));
+        bytes.chunks_mut(piece).for_each(|piece| _ = guard.read(piece));
         String::from_utf8(bytes).unwrap()
     }
 

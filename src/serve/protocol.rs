@@ -34,7 +34,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
 /// The protocol of a listener. gRPC needs HTTP/2.
 pub(super) fn http(service: &Service, workers: &Workers) -> Builder<StreamExecutor> {
     let mut protocol = Builder::new(StreamExecutor(workers.clone()));
-    // `timeout_io.rs` limits the time of clients without a timer for each request.
+    // `timed_stream.rs` limits the time of clients without a timer for each request.
     protocol.http1().header_read_timeout(None);
     protocol.http2().timer(TokioTimer::new()).keep_alive_interval(timeouts::PING_INTERVAL);
     protocol

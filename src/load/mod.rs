@@ -1,8 +1,14 @@
-//! Load shedding: budgets of a node bound the memory and the time that its callers use.
+//! Overload: what bounds the memory and the time that callers take. `docs/security.md` has the
+//! numbers.
 //!
-//! | budget | bound | beyond it |
+//! | bound on | where | beyond it |
 //! |---|---|---|
-//! | bytes that callers hold | `holdings.rs` | 503 |
+//! | bytes that callers hold, by node, connection, address and token | `holdings.rs` | 503 |
+//! | requests that arrive, and calls in flight | `arrival.rs` | 503, or 431 |
+//! | answers that the client has not read | `metered_body.rs` | 503 |
+//! | the time of a client, in ticks | `client_time.rs` | the connection ends |
+//! | a slow, silent or idle client | `timed_stream.rs` | the connection ends |
+//! | unread pieces and open requests of HTTP/2 | `backlog.rs` | the connection ends |
 //! | calls with a body over [`LIGHT`] bytes that are parsed | [`HEAVY_PER_CORE`] | 503 after [`MAX_WAIT`] |
 //! | slow reads for operators | [`READS`] | the next one waits |
 
@@ -15,9 +21,29 @@ use scopeguard::guard;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{JoinError, spawn_blocking};
 
-use super::holdings::{Budget, Holders, Pooled, Sizes};
 use crate::access::TokenHash;
 use crate::workers::cores;
+
+mod holdings;
+
+mod arrival;
+
+mod client_time;
+
+mod backlog;
+
+mod metered_body;
+
+mod timed_stream;
+
+pub use arrival::{Arrival, ArrivingBody, BodyError, Unfit};
+pub(crate) use backlog::Backlog;
+pub use client_time::ClientTime;
+pub use holdings::{Budget, Counted, Holdings, Sizes};
+pub(crate) use metered_body::{is_long, make_body_optional, metered};
+pub(crate) use timed_stream::TimedStream;
+
+use holdings::{Holders, Pooled};
 
 /// Longer bodies than this many bytes are heavy: batches of some hundred checks.
 pub const LIGHT: usize = 16 * 1024;
@@ -76,19 +102,19 @@ impl Load {
         }))
     }
 
-    pub(super) fn sizes(&self) -> &Sizes {
+    fn sizes(&self) -> &Sizes {
         &self.0.sizes
     }
 
-    pub(super) fn pooled(&self) -> &Pooled {
+    fn pooled(&self) -> &Pooled {
         &self.0.pooled
     }
 
-    pub(super) fn addresses(&self) -> &Holders<IpAddr> {
+    fn addresses(&self) -> &Holders<IpAddr> {
         &self.0.addresses
     }
 
-    pub(super) fn tokens(&self) -> &Holders<TokenHash> {
+    fn tokens(&self) -> &Holders<TokenHash> {
         &self.0.tokens
     }
 

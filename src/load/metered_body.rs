@@ -15,8 +15,7 @@ use axum::response::Response;
 use hyper::body::{Frame, SizeHint};
 
 use super::backlog::Backlog;
-use crate::http::{is_body_optional, refuse_answer};
-use crate::node::Budget;
+use super::{Budget, Load};
 
 /// An answer is sent in pieces of this many bytes, so that its progress is visible.
 const PIECE_BYTES: usize = 16 * 1024;
@@ -29,15 +28,28 @@ const OVERHEAD_BYTES: usize = 4 * 1024;
 const UNMETERED_BYTES: usize = 1024;
 
 /// Bytes that a decision takes in the budget, at most.
-pub(super) const SHORT_ANSWER: usize = OVERHEAD_BYTES + UNMETERED_BYTES;
+pub(crate) const SHORT_ANSWER: usize = OVERHEAD_BYTES + UNMETERED_BYTES;
 
-/// Meters an answer. If there is no room for it, returns 503 instead. A stream keeps `held` until
-/// it ends.
-pub(super) fn metered(
+/// Marks an answer whose status says all.
+#[derive(Debug, Clone, Copy)]
+struct BodyOptional;
+
+/// Notes that the status of `answer` says all. Without room its body is dropped.
+pub(crate) fn make_body_optional(answer: &mut Response) {
+    answer.extensions_mut().insert(BodyOptional);
+}
+
+/// The 503 that replaces an answer without room.
+type Refuse = fn(&Load, &Response) -> Response;
+
+/// Meters an answer. If there is no room for it, returns the one of `refuse` instead. A stream
+/// keeps `held` until it ends.
+pub(crate) fn metered(
     backlog: &Arc<Backlog>,
     version: Version,
     answer: Response,
     held: impl Send + 'static,
+    refuse: Refuse,
 ) -> Response {
     let is_http2 = version == Version::HTTP_2;
     let (length, is_stream) = (length(&answer), is_stream(&answer));
@@ -55,11 +67,11 @@ pub(super) fn metered(
         };
     }
     drop(reservation);
-    if is_body_optional(&answer) {
+    if answer.extensions().get::<BodyOptional>().is_some() {
         return without_body(answer);
     }
     let is_refused = answer.status() == StatusCode::SERVICE_UNAVAILABLE;
-    let refusal = if is_refused { answer } else { refuse_answer(backlog.holdings().load(), &answer) };
+    let refusal = if is_refused { answer } else { refuse(backlog.holdings().load(), &answer) };
     if is_http2 { metered_refusal(backlog, refusal) } else { refusal }
 }
 
@@ -80,7 +92,7 @@ fn without_body(mut answer: Response) -> Response {
 }
 
 /// Whether the answer is longer than a decision, which has a few hundred bytes.
-pub(super) fn is_long(answer: &Response) -> bool {
+pub(crate) fn is_long(answer: &Response) -> bool {
     length(answer) > UNMETERED_BYTES
 }
 
@@ -282,7 +294,7 @@ mod tests {
     use std::future::poll_fn;
 
     use super::*;
-    use crate::node::{Holdings, Load};
+    use crate::load::{Holdings, Load};
 
     /// The share of each connection, and the most of one connection.
     const OWN_BYTES: usize = 64 * 1024;
@@ -300,7 +312,14 @@ mod tests {
     }
 
     fn metered(backlog: &Arc<Backlog>, answer: Response) -> Response {
-        super::metered(backlog, Version::HTTP_2, answer, backlog.begin_request())
+        super::metered(backlog, Version::HTTP_2, answer, backlog.begin_request(), refuse)
+    }
+
+    fn refuse(load: &Load, _: &Response) -> Response {
+        load.count_shed();
+        let mut refusal = Response::new(Body::from(vec![b' '; 200]));
+        *refusal.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        refusal
     }
 
     fn answer(length: usize) -> Response {
@@ -402,7 +421,7 @@ mod tests {
         let _full: Vec<_> = strangers.iter().map(|other| metered(other, answer(FILLING))).collect();
         let health = || {
             let mut health = answer(300);
-            crate::http::make_body_optional(&mut health);
+            make_body_optional(&mut health);
             metered(&backlog, health)
         };
         let answers: Vec<_> = (0..200).map(|_| health()).collect();
@@ -416,9 +435,9 @@ mod tests {
     fn http1_answers_are_metered_when_they_are_long() {
         let load = Load::default();
         let backlog = backlog_of(&load);
-        let _short = super::metered(&backlog, Version::HTTP_11, answer(UNMETERED_BYTES), ());
+        let _short = super::metered(&backlog, Version::HTTP_11, answer(UNMETERED_BYTES), (), refuse);
         assert_eq!(unread(&backlog), 0);
-        let _long = super::metered(&backlog, Version::HTTP_11, answer(UNMETERED_BYTES + 1), ());
+        let _long = super::metered(&backlog, Version::HTTP_11, answer(UNMETERED_BYTES + 1), (), refuse);
         assert_eq!(unread(&backlog), OVERHEAD_BYTES + UNMETERED_BYTES + 1);
     }
 

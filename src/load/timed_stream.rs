@@ -1,4 +1,4 @@
-//! Cuts off connections whose client is slow.
+//! Cuts off connections whose client is slow, silent or idle.
 //!
 //! Timeouts are numbers of ticks. One number covers the time from the accept to the first request.
 //! It also covers a request from its first byte to the last byte of its answer. So a client that
@@ -18,8 +18,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::backlog::{Backlog, LOOKS};
-use super::framing::FramingGuard;
-use crate::node::{Budget, ClientTime, Counted};
+use super::{Budget, ClientTime, Counted};
 
 /// The beginning of every HTTP/2 connection (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -27,10 +26,11 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes of an unfinished head that do not count.
 const SHORT_HEAD: usize = 8 * 1024;
 
-/// A stream with limits on the time of its client. It rejects requests of ambiguous length.
-pub(super) struct TimeoutIo<S> {
+/// A stream with limits on the time of its client, and on the bytes of a head.
+pub(crate) struct TimedStream<S, G> {
     stream: S,
-    framing: FramingGuard,
+    /// Reads the bytes before anyone else, and returns whether a head has begun and not ended.
+    guard: G,
     time: ClientTime,
     state: State,
     /// Ticks in the current state.
@@ -99,16 +99,16 @@ impl State {
     }
 }
 
-impl<S> TimeoutIo<S> {
+impl<S, G: FnMut(&mut [u8]) -> bool> TimedStream<S, G> {
     /// Gives the client the time `request` for each request, and `idle` until the next one. A
     /// request may get less time, by up to half of the shorter of the two. The idle time may be
     /// longer by up to the shorter one. So clients that keep connections for less than `idle` never
     /// find one closed.
-    pub(super) fn new(stream: S, request: Duration, idle: Duration, backlog: Arc<Backlog>) -> Self {
+    pub(crate) fn new(stream: S, guard: G, request: Duration, idle: Duration, backlog: Arc<Backlog>) -> Self {
         let counted = Counted::new(backlog.holdings(), Budget::Bodies);
         Self {
             stream,
-            framing: FramingGuard::default(),
+            guard,
             time: ClientTime::new(request, idle),
             state: State::Preface(0),
             passed: 0,
@@ -121,8 +121,8 @@ impl<S> TimeoutIo<S> {
     }
 
     /// Counts the bytes of a head that has not ended, and returns whether they fit.
-    fn has_room(&mut self, read: usize) -> bool {
-        self.head = if self.framing.is_in_head() { self.head + read } else { 0 };
+    fn has_room(&mut self, bytes: &mut [u8]) -> bool {
+        self.head = if (self.guard)(bytes) { self.head + bytes.len() } else { 0 };
         let is_long = self.head > SHORT_HEAD;
         if is_long {
             return self.counted.set(self.head);
@@ -215,14 +215,14 @@ impl<S> TimeoutIo<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for TimeoutIo<S> {
+impl<S: AsyncRead + Unpin, G: FnMut(&mut [u8]) -> bool + Unpin> AsyncRead for TimedStream<S, G> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, buffer) {
             let bytes = &mut buffer.filled_mut()[before..];
-            self.framing.read(bytes);
-            let (state, length) = (self.state.read(bytes), bytes.len());
-            if !self.has_room(length) {
+            let has_room = self.has_room(bytes);
+            let state = self.state.read(bytes);
+            if !has_room {
                 return Poll::Ready(Err(io::Error::other("the node has no room for a long head")));
             }
             self.set_state(state);
@@ -232,7 +232,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimeoutIo<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for TimeoutIo<S> {
+impl<S: AsyncWrite + Unpin, G: FnMut(&mut [u8]) -> bool + Unpin> AsyncWrite for TimedStream<S, G> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.after_write(written, bytes.len(), cx)
@@ -265,16 +265,20 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimeoutIo<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::{Holdings, Load};
+    use crate::load::{Holdings, Load};
 
     fn backlog() -> Arc<Backlog> {
         Arc::new(Backlog::new(Holdings::new(&Load::default(), None)))
     }
 
+    fn no_head(_: &mut [u8]) -> bool {
+        false
+    }
+
     #[tokio::test]
     async fn slow_clients_exhaust_their_time() {
         let second = Duration::from_secs(1);
-        let mut io = TimeoutIo::new((), 2 * second, 10 * second, backlog());
+        let mut io = TimedStream::new((), no_head, 2 * second, 10 * second, backlog());
         let mut ticks = |state| {
             io.set_state(state);
             (1..30).find(|_| io.tick())
@@ -287,7 +291,7 @@ mod tests {
     #[tokio::test]
     async fn partial_reads_of_a_preface_restart_no_timeout() {
         let second = Duration::from_secs(1);
-        let mut io = TimeoutIo::new((), 2 * second, 10 * second, backlog());
+        let mut io = TimedStream::new((), no_head, 2 * second, 10 * second, backlog());
         let ticked = PREFACE[..5].iter().map(|byte| {
             io.set_state(io.state.read(&[*byte]));
             io.tick()
@@ -298,7 +302,7 @@ mod tests {
     #[tokio::test]
     async fn clients_that_read_a_stream_are_not_idle() {
         let second = Duration::from_secs(1);
-        let mut io = TimeoutIo::new((), 2 * second, 4 * second, backlog());
+        let mut io = TimedStream::new((), no_head, 2 * second, 4 * second, backlog());
         let mut cx = Context::from_waker(std::task::Waker::noop());
         io.set_state(State::Response);
         for _ in 0..20 {
@@ -313,11 +317,9 @@ mod tests {
         let second = Duration::from_secs(1);
         let backlog = backlog();
         let held = || backlog.holdings().held(Budget::Bodies);
-        let mut io = TimeoutIo::new((), second, second, backlog.clone());
-        let mut read = |bytes: &mut [u8]| {
-            io.framing.read(bytes);
-            io.has_room(bytes.len())
-        };
+        let is_in_head = |bytes: &mut [u8]| !bytes.ends_with(b"\r\n\r\n");
+        let mut io = TimedStream::new((), is_in_head, second, second, backlog.clone());
+        let mut read = |bytes: &mut [u8]| io.has_room(bytes);
         assert!(read(&mut b"GET / HTTP/1.1\r\n".to_vec()) && held() == 0);
         assert!(read(&mut vec![b'x'; 20_000]) && held() > 20_000);
         assert!(!read(&mut vec![b'x'; 9_000_000]), "more than the half of all strangers' heads");

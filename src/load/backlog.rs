@@ -3,7 +3,7 @@
 //!
 //! `metered_body.rs` reserves the bytes of each answer here until the socket has the last of them.
 //!
-//! `timeout_io.rs` asks it whether a client of HTTP/2 leaves a piece unread, or is idle.
+//! `timed_stream.rs` asks it whether a client of HTTP/2 leaves a piece unread, or is idle.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use std::task::Poll;
 use scopeguard::guard;
 
 use super::metered_body::SHORT_ANSWER;
-use crate::node::{Budget, Holdings};
+use super::{Budget, Holdings};
 
 /// Looks at the waiting pieces in a client's time.
-pub(super) const LOOKS: u32 = 2;
+pub(crate) const LOOKS: u32 = 2;
 
 /// The backlog of one connection.
 #[derive(Debug)]
-pub(super) struct Backlog {
+pub(crate) struct Backlog {
     holdings: Arc<Holdings>,
     /// Pieces that wait, counted by the look before they began. The slots cover a client's time and
     /// the current look; looks wrap at their number.
@@ -36,7 +36,7 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    pub(super) fn new(holdings: Arc<Holdings>) -> Self {
+    pub(crate) fn new(holdings: Arc<Holdings>) -> Self {
         Self {
             holdings,
             waiting: Default::default(),
@@ -48,48 +48,48 @@ impl Backlog {
     }
 
     /// Counts an HTTP/2 request until the return value drops, with the request's answer.
-    pub(super) fn begin_request(self: &Arc<Self>) -> impl Send + use<> {
+    pub(crate) fn begin_request(self: &Arc<Self>) -> impl Send + use<> {
         self.open.fetch_add(1, Ordering::Relaxed);
         self.active.store(true, Ordering::Relaxed);
         guard(self.clone(), |backlog| _ = backlog.open.fetch_sub(1, Ordering::Relaxed))
     }
 
     /// The bytes that the connection holds.
-    pub(super) fn holdings(&self) -> &Arc<Holdings> {
+    pub(crate) fn holdings(&self) -> &Arc<Holdings> {
         &self.holdings
     }
 
     /// Counts a piece that waits from now on, and returns the current look.
-    pub(super) fn begin_wait(&self) -> usize {
+    pub(crate) fn begin_wait(&self) -> usize {
         let look = self.look.load(Ordering::Acquire);
         self.waiting[look].fetch_add(1, Ordering::Relaxed);
         look
     }
 
     /// Ends the wait of a piece that began after this look.
-    pub(super) fn end_wait(&self, look: usize) {
+    pub(crate) fn end_wait(&self, look: usize) {
         self.waiting[look].fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Whether the connection may get another answer.
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.holdings.has_room(Budget::Unread, SHORT_ANSWER)
     }
 
     /// Asks the connection to end.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
     /// Waits for [`Self::end`]. It stores no waker, which would cost each request time: a tick of
     /// the connection calls `end`, and has woken this task.
-    pub(super) async fn is_over(&self) {
+    pub(crate) async fn is_over(&self) {
         let is_over = || self.is_over.load(Ordering::Relaxed);
         poll_fn(|_| if is_over() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
     /// Whether nothing is open, and no request arrived since the last call.
-    pub(super) fn was_idle(&self) -> bool {
+    pub(crate) fn was_idle(&self) -> bool {
         let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
         let was_active = self.active.swap(false, Ordering::Relaxed);
         !was_active && count(&self.open) == 0 && self.waiting.iter().all(|waiting| count(waiting) == 0)
@@ -98,7 +98,7 @@ impl Backlog {
     /// Begins a look and returns whether a piece has waited for a client's time. It reads the next
     /// look's slot before that look begins, so the slot holds only old pieces. Other tasks add new
     /// ones later.
-    pub(super) fn is_overdue(&self) -> bool {
+    pub(crate) fn is_overdue(&self) -> bool {
         let next = (self.look.load(Ordering::Relaxed) + 1) % self.waiting.len();
         let is_overdue = self.waiting[next].load(Ordering::Relaxed) > 0;
         self.look.store(next, Ordering::Release);
