@@ -38,7 +38,7 @@ struct Worker {
 /// The kind of a task. Each kind is spread evenly on its own. A connection may be idle for hours,
 /// while a lane carries the checks of all.
 #[derive(Debug, Clone, Copy)]
-pub enum Kind {
+pub enum TaskKind {
     Connection,
     /// A stream of an HTTP/2 connection.
     Stream,
@@ -57,7 +57,7 @@ impl Workers {
     }
 
     /// Runs the task on the thread with the fewest tasks of its kind. Ties go to the fewest in all.
-    pub fn spawn(&self, kind: Kind, task: impl Future<Output = ()> + Send + 'static) {
+    pub fn spawn(&self, kind: TaskKind, task: impl Future<Output = ()> + Send + 'static) {
         let tasks = |at: &usize| (self.0[*at].count(kind), self.0[*at].all());
         let Some(at) = (0..self.0.len()).min_by_key(tasks) else {
             tokio::spawn(task);
@@ -71,7 +71,7 @@ impl Workers {
     }
 
     /// Counts a task of a thread until the return value drops, however the task ends.
-    fn count(&self, at: usize, kind: Kind) -> impl Send + use<> {
+    fn count(&self, at: usize, kind: TaskKind) -> impl Send + use<> {
         self.0[at].tasks[kind as usize].fetch_add(1, Ordering::Relaxed);
         guard(self.clone(), move |workers| _ = workers.0[at].tasks[kind as usize].fetch_sub(1, Ordering::Relaxed))
     }
@@ -98,7 +98,7 @@ impl Worker {
         Ok(Self { runtime: handle, tasks: Default::default() })
     }
 
-    fn count(&self, kind: Kind) -> usize {
+    fn count(&self, kind: TaskKind) -> usize {
         self.tasks[kind as usize].load(Ordering::Relaxed)
     }
 
@@ -126,7 +126,7 @@ mod tests {
         let (told, mut places) = mpsc::unbounded_channel();
         let begin = || {
             let (told, (end, ended)) = (told.clone(), oneshot::channel::<()>());
-            workers.spawn(Kind::Connection, async move {
+            workers.spawn(TaskKind::Connection, async move {
                 told.send(here()).unwrap();
                 _ = ended.await;
             });
@@ -153,12 +153,12 @@ mod tests {
     #[tokio::test]
     async fn tasks_of_each_kind_are_shared_out_by_themselves() {
         let workers = Workers((0..2).map(Worker::start).collect::<io::Result<_>>().unwrap());
-        let idle: Vec<_> = (0..20).map(|number| workers.count(usize::from(number > 2), Kind::Connection)).collect();
+        let idle: Vec<_> = (0..20).map(|number| workers.count(usize::from(number > 2), TaskKind::Connection)).collect();
         for _ in 0..6 {
-            workers.spawn(Kind::Stream, std::future::pending());
-            workers.spawn(Kind::Lane, std::future::pending());
+            workers.spawn(TaskKind::Stream, std::future::pending());
+            workers.spawn(TaskKind::Lane, std::future::pending());
         }
-        let counts = [Kind::Stream, Kind::Lane].map(|kind| [0, 1].map(|at| workers.0[at].count(kind)));
+        let counts = [TaskKind::Stream, TaskKind::Lane].map(|kind| [0, 1].map(|at| workers.0[at].count(kind)));
         assert_eq!(counts, [[3, 3]; 2]);
         drop(idle);
         assert_eq!([0, 1].map(|at| workers.0[at].all()), [6, 6]);
@@ -167,9 +167,9 @@ mod tests {
     #[tokio::test]
     async fn a_task_that_panics_is_no_longer_counted_and_its_thread_goes_on() {
         let workers = Workers([Worker::start(0).unwrap()].into());
-        workers.spawn(Kind::Connection, async { _ = "this ends in a panic".parse::<u8>().unwrap() });
+        workers.spawn(TaskKind::Connection, async { _ = "this ends in a panic".parse::<u8>().unwrap() });
         let (told, heard) = oneshot::channel();
-        workers.spawn(Kind::Connection, async move { _ = told.send(()) });
+        workers.spawn(TaskKind::Connection, async move { _ = told.send(()) });
         heard.await.unwrap();
         while workers.0[0].all() > 0 {
             tokio::task::yield_now().await;
@@ -182,11 +182,11 @@ mod tests {
         let workers = Workers([Worker::start(0).unwrap()].into());
         let turns = Arc::new(AtomicUsize::new(0));
         let (open, gate) = std::sync::mpsc::channel::<()>();
-        workers.spawn(Kind::Connection, async move { gate.recv().unwrap_or_default() });
+        workers.spawn(TaskKind::Connection, async move { gate.recv().unwrap_or_default() });
         for _ in 0..4 {
             let turns = turns.clone();
             workers.spawn(
-                Kind::Connection,
+                TaskKind::Connection,
                 std::future::poll_fn(move |cx| {
                     if turns.fetch_add(1, Ordering::Relaxed) > 100 * NEW {
                         return std::task::Poll::Ready(());
@@ -199,7 +199,7 @@ mod tests {
         let (told, heard) = std::sync::mpsc::channel();
         for _ in 0..NEW {
             let (told, turns) = (told.clone(), turns.clone());
-            workers.spawn(Kind::Connection, async move { told.send(turns.load(Ordering::Relaxed)).unwrap() });
+            workers.spawn(TaskKind::Connection, async move { told.send(turns.load(Ordering::Relaxed)).unwrap() });
         }
         open.send(()).unwrap();
         let last = heard.iter().take(NEW).max().unwrap();
@@ -209,7 +209,7 @@ mod tests {
     #[tokio::test]
     async fn without_threads_it_is_the_runtime_at_hand() {
         let (told, heard) = oneshot::channel();
-        Workers::default().spawn(Kind::Lane, async move { _ = told.send(here()) });
+        Workers::default().spawn(TaskKind::Lane, async move { _ = told.send(here()) });
         assert_eq!(heard.await, Ok(here()));
     }
 }

@@ -15,7 +15,7 @@ use crate::access::Need;
 use crate::node::Node;
 
 /// One call of the API.
-pub(super) struct Call {
+pub(super) struct Endpoint {
     /// None: any method.
     pub(super) method: Option<Method>,
     pub(super) path: &'static str,
@@ -49,7 +49,7 @@ enum Listener {
 
 macro_rules! calls {
     ($($method:ident $path:literal $need:ident $listener:ident $traced:literal $handler:path;)*) => {
-        &[$(Call {
+        &[$(Endpoint {
             method: Some(Method::$method),
             path: $path,
             need: Need::$need,
@@ -62,7 +62,7 @@ macro_rules! calls {
 
 /// All calls, the check first. The first call of a path decides the right that unknown methods
 /// need.
-static CALLS: &[Call] = calls! {
+static CALLS: &[Endpoint] = calls! {
     // method path           need     listener traced handler
     POST   "/v1/check"       Check    Checks   true   check::one;
     POST   "/v1/check/batch" Check    Checks   true   check::batch;
@@ -88,7 +88,7 @@ pub const GATE_PREFIX: &str = "/v1/gate/";
 
 /// Forward auth. Its path is the client's own behind the name of the gate, so no router may
 /// normalise or decode it.
-static GATE: Call = Call {
+static GATE: Endpoint = Endpoint {
     method: None,
     path: "/v1/gate/{gate}",
     need: Need::Check,
@@ -97,11 +97,11 @@ static GATE: Call = Call {
     route: None,
 };
 
-fn all() -> impl Iterator<Item = &'static Call> {
+fn all() -> impl Iterator<Item = &'static Endpoint> {
     CALLS.iter().chain([&GATE])
 }
 
-impl Call {
+impl Endpoint {
     /// The call of this method and path, else the first call of the path.
     pub(super) fn find(method: &Method, path: &str) -> Option<&'static Self> {
         let mut of_path = CALLS.iter().filter(|call| call.path == path);
@@ -220,7 +220,7 @@ fn describe_gate(paths: &mut Value) {
     }
 }
 
-impl Call {
+impl Endpoint {
     /// Adds what the row of the table implies to the call's description.
     fn complete(&self, operation: &mut Value) {
         let reference = |kind: &str, name: &str| json!({"$ref": format!("#/components/{kind}/{name}")});
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn unknown_methods_need_the_right_of_the_path() {
-        let need = |method, path| Call::find(&method, path).map(|call| call.need);
+        let need = |method, path| Endpoint::find(&method, path).map(|call| call.need);
         for (method, path, expected) in [
             (Method::POST, "/v1/check", Some(Need::Check)),
             (Method::GET, "/v1/check", Some(Need::Check)),
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn the_check_is_the_first_row() {
-        let check = Call::find(&Method::POST, "/v1/check").unwrap();
+        let check = Endpoint::find(&Method::POST, "/v1/check").unwrap();
         assert!(check.is_check());
         assert_eq!(CALLS.iter().filter(|call| call.is_check()).count(), 1);
     }

@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tower_service::Service;
 
-use super::calls::{Call, Surface};
+use super::calls::{Endpoint, Surface};
 use super::check::RefundRights;
 use super::dashboard::other_node;
 use super::head::{CHALLENGE, Denied, REQUEST_ID, bearer, framing_fault, only, permit, request_id};
@@ -65,7 +65,7 @@ impl CheckService {
         let id = request_id(request.headers());
         let version = request.version();
         let node = &self.inner.node;
-        let call = Call::find(request.method(), request.uri().path());
+        let call = Endpoint::find(request.method(), request.uri().path());
         let for_other_nodes = call.filter(|call| call.is_for_other_nodes() && call.is_on(self.inner.surface));
         let origin = for_other_nodes.and_then(|_| other_node::admit(node, request.headers_mut()));
         let is_preflight = origin.is_some() && request.method() == Method::OPTIONS;
@@ -94,7 +94,7 @@ impl CheckService {
         response
     }
 
-    async fn route(&self, request: Request<ArrivingBody>, call: Option<&Call>, has_room: bool) -> Response {
+    async fn route(&self, request: Request<ArrivingBody>, call: Option<&Endpoint>, has_room: bool) -> Response {
         let (Inner { node, surface, reach, routes }, caller) = (&*self.inner, self.caller);
         let (head, body) = request.into_parts();
         let body = DrainOnDrop::new(&head, body);
@@ -124,7 +124,7 @@ impl CheckService {
             return check::respond(node, &head, body).await.unwrap_or_else(IntoResponse::into_response);
         }
         let mut request = Request::from_parts(head, Body::new(body));
-        if call.is_some_and(Call::is_refund) {
+        if call.is_some_and(Endpoint::is_refund) {
             let access = &node.reloader.running().access;
             let reset = access.permit(Need::Admin, *reach, || bearer(request.headers()));
             request.extensions_mut().insert(RefundRights { reset, caller });
@@ -145,7 +145,7 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// Begins to record a request of `call`, if it is to be recorded.
 fn begin_trace(
     tracing: &Arc<Tracing>,
-    call: &'static Call,
+    call: &'static Endpoint,
     request: &Request<ArrivingBody>,
     caller: Caller,
     id: &HeaderValue,

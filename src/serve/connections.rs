@@ -36,7 +36,7 @@ use crate::node::{Arrival, Caller, Holdings, Load, Node, Refusals};
 use crate::reload::Reloader;
 use crate::telemetry::limiter::Limiter;
 use crate::timeouts;
-use crate::workers::{Kind, Workers};
+use crate::workers::{TaskKind, Workers};
 
 /// The pause after a failed accept. The usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -144,7 +144,7 @@ impl Connections {
             Err(error) => return log_end(Err(error.into())),
         };
         let refused = self.refused.clone();
-        self.workers.spawn(Kind::Connection, async move {
+        self.workers.spawn(TaskKind::Connection, async move {
             let stream = match TcpStream::from_std(stream) {
                 Ok(stream) => stream,
                 Err(error) => return log_end(Err(error.into())),

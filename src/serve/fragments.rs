@@ -70,13 +70,13 @@ pub(super) struct FragmentGuard {
 /// The position in a block of fields, which continues over frames.
 #[derive(Debug, Default)]
 struct Block {
-    part: Part,
+    part: BlockPart,
     /// Fields so far.
     fields: u8,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-enum Part {
+enum BlockPart {
     /// The first byte of a field.
     #[default]
     Field,
@@ -170,24 +170,24 @@ impl FragmentGuard {
 impl Block {
     fn read(&mut self, byte: &mut u8) {
         self.part = match self.part {
-            Part::Rest => Part::Rest,
+            BlockPart::Rest => BlockPart::Rest,
             // The representations of RFC 7541, 6.
-            Part::Field => match *byte {
+            BlockPart::Field => match *byte {
                 128.. => self.number(*byte, 7, Then::Field),
                 64.. => self.number(*byte, 6, Then::Name),
                 32.. => self.number(*byte, 5, Then::TableSize),
                 _ => self.number(*byte, 4, Then::Name),
             },
-            Part::Length(role) => self.number(*byte, 7, Then::Text(role, *byte & 128 != 0)),
-            Part::Number { value, shift, then } => {
+            BlockPart::Length(role) => self.number(*byte, 7, Then::Text(role, *byte & 128 != 0)),
+            BlockPart::Number { value, shift, then } => {
                 let more = usize::from(*byte & 127).checked_shl(shift).unwrap_or(usize::MAX);
                 let value = value.saturating_add(more);
                 match *byte & 128 {
                     0 => self.after(then, value),
-                    _ => Part::Number { value, shift: shift.saturating_add(7), then },
+                    _ => BlockPart::Number { value, shift: shift.saturating_add(7), then },
                 }
             }
-            Part::Text { left, role, mut code } => {
+            BlockPart::Text { left, role, mut code } => {
                 let role = match role {
                     Role::Name if is_colon(*byte, code.is_some()) => Role::PseudoName,
                     role => role,
@@ -196,50 +196,52 @@ impl Block {
                     replace(byte, code.as_mut());
                 }
                 match (role, left - 1) {
-                    (Role::Name, _) => Part::Rest,
+                    (Role::Name, _) => BlockPart::Rest,
                     (role, 0) => self.end_text(role),
-                    (role, left) => Part::Text { left, role, code },
+                    (role, left) => BlockPart::Text { left, role, code },
                 }
             }
         };
     }
 
     /// Begins a number in the last bits of a byte (RFC 7541, 5.1).
-    fn number(&mut self, byte: u8, bits: u32, then: Then) -> Part {
+    fn number(&mut self, byte: u8, bits: u32, then: Then) -> BlockPart {
         let most = (1 << bits) - 1;
         match usize::from(byte) & most {
-            value if value == most => Part::Number { value, shift: 0, then },
+            value if value == most => BlockPart::Number { value, shift: 0, then },
             value => self.after(then, value),
         }
     }
 
-    fn after(&mut self, then: Then, value: usize) -> Part {
+    fn after(&mut self, then: Then, value: usize) -> BlockPart {
         match (then, value) {
-            (Then::TableSize, _) => Part::Field,
+            (Then::TableSize, _) => BlockPart::Field,
             (Then::Field, _) => self.end_field(),
             (Then::Text(role, _), 0) => self.end_text(role),
-            (Then::Text(role, is_huffman), left) => Part::Text { left, role, code: is_huffman.then(Code::default) },
+            (Then::Text(role, is_huffman), left) => {
+                BlockPart::Text { left, role, code: is_huffman.then(Code::default) }
+            }
             // The static table: RFC 7541, appendix A.
-            (Then::Name, 0) => Part::Length(Role::Name),
-            (Then::Name, 4 | 5) => Part::Length(Role::Path),
-            (Then::Name, 1..=7) => Part::Length(Role::Other),
+            (Then::Name, 0) => BlockPart::Length(Role::Name),
+            (Then::Name, 4 | 5) => BlockPart::Length(Role::Path),
+            (Then::Name, 1..=7) => BlockPart::Length(Role::Other),
             // Three fields of the request line come before any other field.
-            (Then::Name, 62..) if self.fields < 3 => Part::Length(Role::Path),
-            (Then::Name, _) => Part::Rest,
+            (Then::Name, 62..) if self.fields < 3 => BlockPart::Length(Role::Path),
+            (Then::Name, _) => BlockPart::Rest,
         }
     }
 
-    fn end_text(&mut self, role: Role) -> Part {
+    fn end_text(&mut self, role: Role) -> BlockPart {
         match role {
-            Role::Name => Part::Rest,
-            Role::PseudoName => Part::Length(Role::Path),
+            Role::Name => BlockPart::Rest,
+            Role::PseudoName => BlockPart::Length(Role::Path),
             Role::Path | Role::Other => self.end_field(),
         }
     }
 
-    fn end_field(&mut self) -> Part {
+    fn end_field(&mut self) -> BlockPart {
         self.fields += 1;
-        if self.fields < MAX_PSEUDO { Part::Field } else { Part::Rest }
+        if self.fields < MAX_PSEUDO { BlockPart::Field } else { BlockPart::Rest }
     }
 }
 

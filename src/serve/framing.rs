@@ -28,7 +28,7 @@ const CODINGS: &[u8] = b"transfer-encoding";
 /// The position in the requests of a connection.
 #[derive(Debug, Default)]
 pub(super) struct FramingGuard {
-    part: Part,
+    part: RequestPart,
     /// The beginning of the line, and its length so far.
     start: [u8; CODINGS.len() + 1],
     length: usize,
@@ -41,7 +41,7 @@ pub(super) struct FramingGuard {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Part {
+enum RequestPart {
     /// The request line, or blank lines before it.
     #[default]
     Request,
@@ -72,31 +72,31 @@ impl FramingGuard {
     /// Returns whether a head has begun and not ended.
     pub(super) fn read(&mut self, bytes: &mut [u8]) -> bool {
         let mut at = 0;
-        while at < bytes.len() && self.part != Part::Unread {
+        while at < bytes.len() && self.part != RequestPart::Unread {
             at += match self.part {
-                Part::Preface(left) => {
-                    self.skip(left, bytes.len() - at, Part::Preface, Part::Frames)
+                RequestPart::Preface(left) => {
+                    self.skip(left, bytes.len() - at, RequestPart::Preface, RequestPart::Frames)
                 }
-                Part::Frames => {
+                RequestPart::Frames => {
                     self.frames.read(&mut bytes[at..]);
                     bytes.len() - at
                 }
-                Part::Body(left) => self.skip(left, bytes.len() - at, Part::Body, Part::Request),
-                Part::Chunk(left) => {
-                    self.skip(left, bytes.len() - at, Part::Chunk, Part::ChunkEnd)
+                RequestPart::Body(left) => self.skip(left, bytes.len() - at, RequestPart::Body, RequestPart::Request),
+                RequestPart::Chunk(left) => {
+                    self.skip(left, bytes.len() - at, RequestPart::Chunk, RequestPart::ChunkEnd)
                 }
                 _ => self.line(&mut bytes[at..]),
             };
         }
         match self.part {
-            Part::Field | Part::Digits => true,
-            Part::Request => self.length > 0,
+            RequestPart::Field | RequestPart::Digits => true,
+            RequestPart::Request => self.length > 0,
             _ => false,
         }
     }
 
     /// Skips the available part of the rest of a body or chunk.
-    fn skip(&mut self, left: u64, there: usize, rest: fn(u64) -> Part, next: Part) -> usize {
+    fn skip(&mut self, left: u64, there: usize, rest: fn(u64) -> RequestPart, next: RequestPart) -> usize {
         let passed = usize::try_from(left).unwrap_or(usize::MAX).min(there);
         let left = left - passed as u64;
         self.part = if left == 0 { next } else { rest(left) };
@@ -108,10 +108,10 @@ impl FramingGuard {
         let end = memchr::memchr(b'\n', bytes);
         let upto = end.unwrap_or(bytes.len());
         match self.part {
-            Part::Field | Part::Digits => self.field(&mut bytes[..upto]),
-            Part::Request if let Some(mark) = memchr::memchr(b'#', &bytes[..upto]) => {
+            RequestPart::Field | RequestPart::Digits => self.field(&mut bytes[..upto]),
+            RequestPart::Request if let Some(mark) = memchr::memchr(b'#', &bytes[..upto]) => {
                 bytes[mark] = 0;
-                self.part = Part::Unread;
+                self.part = RequestPart::Unread;
             }
             _ => self.keep(&bytes[..upto]),
         }
@@ -134,7 +134,7 @@ impl FramingGuard {
 
     /// Reads a part of a field.
     fn field(&mut self, bytes: &mut [u8]) {
-        if self.part == Part::Digits {
+        if self.part == RequestPart::Digits {
             return self.digits(bytes);
         }
         let known = self.length;
@@ -157,13 +157,13 @@ impl FramingGuard {
         let colon = if is_length { LENGTH.len() } else { CODINGS.len() } - known;
         if is_length && self.has_codings || is_codings && self.content_length.is_some() {
             bytes[colon] = 0;
-            self.part = Part::Unread;
+            self.part = RequestPart::Unread;
         } else if is_codings {
             self.has_codings = true;
             self.length = self.start.len();
         } else {
             self.content_length = Some(0);
-            self.part = Part::Digits;
+            self.part = RequestPart::Digits;
             self.digits(&bytes[colon + 1..]);
         }
     }
@@ -179,29 +179,29 @@ impl FramingGuard {
         let line = self.start[..self.length].trim_ascii_end();
         let is_blank = line.is_empty();
         self.part = match self.part {
-            Part::Request if is_blank => Part::Request,
-            Part::Request if !self.has_begun && line.starts_with(HTTP_2) => {
-                Part::Preface(REST_OF_PREFACE)
+            RequestPart::Request if is_blank => RequestPart::Request,
+            RequestPart::Request if !self.has_begun && line.starts_with(HTTP_2) => {
+                RequestPart::Preface(REST_OF_PREFACE)
             }
-            Part::Request => Part::Field,
-            Part::Field if is_blank => {
+            RequestPart::Request => RequestPart::Field,
+            RequestPart::Field if is_blank => {
                 let (length, codings) = (self.content_length.take(), std::mem::take(&mut self.has_codings));
                 match length.filter(|length| *length > 0) {
-                    _ if codings => Part::Size,
-                    Some(length) => Part::Body(length),
-                    None => Part::Request,
+                    _ if codings => RequestPart::Size,
+                    Some(length) => RequestPart::Body(length),
+                    None => RequestPart::Request,
                 }
             }
-            Part::Field | Part::Digits => Part::Field,
-            Part::Size => chunk(line),
-            Part::ChunkEnd => Part::Size,
-            Part::Trailer if is_blank => Part::Request,
-            Part::Trailer => Part::Trailer,
-            part @ (Part::Body(_)
-            | Part::Chunk(_)
-            | Part::Preface(_)
-            | Part::Frames
-            | Part::Unread) => part,
+            RequestPart::Field | RequestPart::Digits => RequestPart::Field,
+            RequestPart::Size => chunk(line),
+            RequestPart::ChunkEnd => RequestPart::Size,
+            RequestPart::Trailer if is_blank => RequestPart::Request,
+            RequestPart::Trailer => RequestPart::Trailer,
+            part @ (RequestPart::Body(_)
+            | RequestPart::Chunk(_)
+            | RequestPart::Preface(_)
+            | RequestPart::Frames
+            | RequestPart::Unread) => part,
         };
         self.has_begun = true;
         self.length = 0;
@@ -209,14 +209,14 @@ impl FramingGuard {
 }
 
 /// The part that follows a chunk's size line.
-fn chunk(line: &[u8]) -> Part {
+fn chunk(line: &[u8]) -> RequestPart {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let size = std::str::from_utf8(&line[..digits]).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
     match size {
         // hyper stops reading here as well.
-        None => Part::Unread,
-        Some(0) => Part::Trailer,
-        Some(size) => Part::Chunk(size),
+        None => RequestPart::Unread,
+        Some(0) => RequestPart::Trailer,
+        Some(size) => RequestPart::Chunk(size),
     }
 }
 

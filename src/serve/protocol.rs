@@ -6,7 +6,7 @@ use hyper_util::server::conn::auto::Builder;
 
 use super::service::{HttpService, Service};
 use crate::timeouts;
-use crate::workers::{Kind, Workers};
+use crate::workers::{TaskKind, Workers};
 
 /// Largest request line plus header fields of an HTTP/1.1 request, bytes. For HTTP/2 hyper permits
 /// 16 KiB.
@@ -27,7 +27,7 @@ pub(super) struct StreamExecutor(Workers);
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
-        self.0.spawn(Kind::Stream, stream);
+        self.0.spawn(TaskKind::Stream, stream);
     }
 }
 

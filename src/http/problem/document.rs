@@ -15,7 +15,7 @@ use crate::reload::ReloadError;
 /// The reason why a call, or one check of a batch, has no decision.
 #[derive(Debug)]
 pub(in crate::http) struct Problem {
-    pub(super) kind: &'static Kind,
+    pub(super) kind: &'static ProblemType,
     pub(super) detail: String,
     pub(super) violations: Violations,
     pub(super) known: Option<Vec<String>>,
@@ -23,13 +23,13 @@ pub(in crate::http) struct Problem {
 }
 
 impl Problem {
-    pub(super) fn new(kind: &'static Kind, detail: impl Into<String>) -> Self {
+    pub(super) fn new(kind: &'static ProblemType, detail: impl Into<String>) -> Self {
         Self { kind, detail: detail.into(), violations: Violations::default(), known: None, faults: Vec::new() }
     }
 
     /// Writes the members of the document.
     pub(in crate::http) fn write(&self, object: &mut Object<'_>) {
-        let Kind(status, name, title) = self.kind;
+        let ProblemType(status, name, title) = self.kind;
         match *name {
             "" => object.word("type", "about:blank"),
             name => object.word("type", &format!("urn:tollgate:problem:{name}")),
@@ -59,7 +59,7 @@ impl Problem {
                 format!("{omitted} violations: an answer lists those of the first {MAX_EXPLAINED} invalid checks")
             }
         };
-        Self { violations, ..Self::new(Kind::INVALID_REQUEST, detail) }
+        Self { violations, ..Self::new(ProblemType::INVALID_REQUEST, detail) }
     }
 
     /// 422: the answer counts `omitted` violations and lists none.
@@ -71,13 +71,13 @@ impl Problem {
 
     /// The violations of an invalid request, so that they merge with others.
     pub(in crate::http) fn into_violations(self) -> Result<Violations, Self> {
-        if self.kind == Kind::INVALID_REQUEST { Ok(self.violations) } else { Err(self) }
+        if self.kind == ProblemType::INVALID_REQUEST { Ok(self.violations) } else { Err(self) }
     }
 }
 
 /// A handler panicked, which is a bug. The panic hook has logged it.
 pub(in crate::http) fn panicked(_: Box<dyn Any + Send>) -> Response {
-    Problem::new(Kind::INTERNAL, "the call was given up; what it charged is not known").into_response()
+    Problem::new(ProblemType::INTERNAL, "the call was given up; what it charged is not known").into_response()
 }
 
 impl IntoResponse for Problem {
@@ -87,10 +87,10 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         match self.kind {
-            Kind::STORE_UNAVAILABLE | Kind::OVERLOADED => {
+            ProblemType::STORE_UNAVAILABLE | ProblemType::OVERLOADED => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
-            Kind::REQUEST_TIMEOUT | Kind::BAD_REQUEST => {
+            ProblemType::REQUEST_TIMEOUT | ProblemType::BAD_REQUEST => {
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}
@@ -117,28 +117,32 @@ pub(in crate::http) fn write_fault(fault: &Fault, object: &mut Object<'_>) {
 impl Problem {
     /// 400, and the connection closes: the request is malformed HTTP.
     pub(in crate::http) fn malformed_http(detail: &'static str) -> Self {
-        Self::new(Kind::BAD_REQUEST, detail)
+        Self::new(ProblemType::BAD_REQUEST, detail)
     }
 
     /// 400: `detail` says where the JSON is malformed.
     pub(in crate::http) fn malformed(detail: impl Into<String>) -> Self {
-        Self::new(Kind::MALFORMED_JSON, detail)
+        Self::new(ProblemType::MALFORMED_JSON, detail)
     }
 
     /// 401 or 403.
     pub(in crate::http) fn refused(refused: Refused) -> Self {
         let (kind, detail) = match refused {
-            Refused::NoToken => (Kind::UNAUTHORIZED, "send a token: Authorization: Bearer ..."),
-            Refused::UnknownToken => (Kind::UNAUTHORIZED, "the token is not known"),
-            Refused::NeedsAdmin => (Kind::FORBIDDEN, "this call needs an admin token, and this one is for checks"),
+            Refused::NoToken => (ProblemType::UNAUTHORIZED, "send a token: Authorization: Bearer ..."),
+            Refused::UnknownToken => (ProblemType::UNAUTHORIZED, "the token is not known"),
+            Refused::NeedsAdmin => {
+                (ProblemType::FORBIDDEN, "this call needs an admin token, and this one is for checks")
+            }
             Refused::NoAdminTokens => (
-                Kind::FORBIDDEN,
+                ProblemType::FORBIDDEN,
                 "this call needs an admin token, and none is configured: name auth.admin_token_files, or listen for \
                  operators on loopback (admin_listen) without tokens",
             ),
-            Refused::UntrustedPeer => (Kind::FORBIDDEN, "this gate serves only the peers in its trusted_proxies"),
+            Refused::UntrustedPeer => {
+                (ProblemType::FORBIDDEN, "this gate serves only the peers in its trusted_proxies")
+            }
             Refused::Page => (
-                Kind::FORBIDDEN,
+                ProblemType::FORBIDDEN,
                 "a page in a browser may not make this call without a token: make it without Origin and Sec-Fetch-Site, \
                  or name auth.admin_token_files and send a token",
             ),
@@ -152,7 +156,7 @@ impl Problem {
             "`cost` may be up to {most} here, the most that one check can charge: more needs the rights of a reset, such \
              as an admin token"
         );
-        Self::new(Kind::FORBIDDEN, detail)
+        Self::new(ProblemType::FORBIDDEN, detail)
     }
 
     /// 404: no call has this path. `known` are the paths that a wrong one may mean.
@@ -160,40 +164,40 @@ impl Problem {
         let path: String = uri.path().chars().take(200).collect();
         let parts = path.split('/').filter(|part| !part.is_empty());
         let meant: String = parts.flat_map(|part| ["/", part]).collect();
-        Self::new(Kind::NOT_FOUND, format!("no call has the path {path}{}", did_you_mean(&meant, known)))
+        Self::new(ProblemType::NOT_FOUND, format!("no call has the path {path}{}", did_you_mean(&meant, known)))
     }
 
     /// 408: the body was incomplete when its time was over.
     pub(in crate::http) fn slow_body() -> Self {
-        Self::new(Kind::REQUEST_TIMEOUT, "send the whole body within 10 seconds")
+        Self::new(ProblemType::REQUEST_TIMEOUT, "send the whole body within 10 seconds")
     }
 
     /// 413: the body, or its declared length, exceeds `limit` bytes.
     pub(in crate::http) fn too_large(limit: usize) -> Self {
-        Self::new(Kind::TOO_LARGE, format!("the body of this call may have up to {limit} bytes"))
+        Self::new(ProblemType::TOO_LARGE, format!("the body of this call may have up to {limit} bytes"))
     }
 
     /// 415: `detail` says what to send.
     pub(in crate::http) fn unsupported_media_type(detail: impl Into<String>) -> Self {
-        Self::new(Kind::UNSUPPORTED_MEDIA_TYPE, detail)
+        Self::new(ProblemType::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
     /// 503: the node is overloaded and decided nothing.
     pub(in crate::http) fn overloaded() -> Self {
-        Self::new(Kind::OVERLOADED, "this node has as many calls in flight as it takes; ask again in a second")
+        Self::new(ProblemType::OVERLOADED, "this node has as many calls in flight as it takes; ask again in a second")
     }
 
     /// 503: `GET /v1/live` has as many subscribers as it takes.
     pub(in crate::http) fn too_many_watchers() -> Self {
         let detail = format!("this node has {MAX_WATCHERS} subscribers of /v1/live already; ask again in a second");
-        Self::new(Kind::OVERLOADED, detail)
+        Self::new(ProblemType::OVERLOADED, detail)
     }
 
     /// 503: clients do not read their answers. The node has not decided the call, or has no room
     /// for its long answer.
     pub(in crate::http) fn unread() -> Self {
         Self::new(
-            Kind::OVERLOADED,
+            ProblemType::OVERLOADED,
             "the clients of this node leave too many answers unread: read those of this connection first",
         )
     }
@@ -201,7 +205,7 @@ impl Problem {
     /// 422 with every fault of the file, or 409 if there is no file to reload.
     pub(in crate::http) fn not_reloaded(error: &ReloadError) -> Self {
         match error {
-            ReloadError::NoFile(_) => Self::new(Kind::NOTHING_TO_RELOAD, error.to_string()),
+            ReloadError::NoFile(_) => Self::new(ProblemType::NOTHING_TO_RELOAD, error.to_string()),
             ReloadError::Faults(faults) => {
                 let faults: Vec<_> = faults.iter().cloned().collect();
                 let number = match faults.len() {
@@ -209,7 +213,7 @@ impl Problem {
                     number => format!("{number} faults"),
                 };
                 let detail = format!("the running policies stay in force: {number}, see violations");
-                Self { faults, ..Self::new(Kind::INVALID_CONFIGURATION, detail) }
+                Self { faults, ..Self::new(ProblemType::INVALID_CONFIGURATION, detail) }
             }
         }
     }
@@ -217,7 +221,7 @@ impl Problem {
 
 /// The router adds `Allow`.
 pub(in crate::http) async fn method_not_allowed(method: Method) -> Problem {
-    Problem::new(Kind::METHOD_NOT_ALLOWED, format!("{method} is not one of the methods in the Allow field"))
+    Problem::new(ProblemType::METHOD_NOT_ALLOWED, format!("{method} is not one of the methods in the Allow field"))
 }
 
 /// Both parts of a request, or the faults of both.
@@ -237,9 +241,9 @@ pub(in crate::http) fn both<A, B>(body: Result<A, Problem>, query: Result<B, Vio
 /// A kind of failure: status, the last part of `type`, and title. Problems without a name say no
 /// more than their status (RFC 9457, 4.2.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Kind(u16, &'static str, &'static str);
+pub(super) struct ProblemType(u16, &'static str, &'static str);
 
-impl Kind {
+impl ProblemType {
     pub(super) const BAD_REQUEST: &'static Self = &Self(400, "", "Bad Request");
     pub(super) const MALFORMED_JSON: &'static Self = &Self(400, "malformed-json", "The body is not JSON");
     pub(super) const INVALID_REQUEST: &'static Self = &Self(422, "invalid-request", "Invalid request");

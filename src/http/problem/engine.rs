@@ -1,6 +1,6 @@
 //! The problems of checks that the engine rejects.
 
-use super::document::{Kind, Problem};
+use super::document::{Problem, ProblemType};
 use super::violations::{MAX_EXPLAINED, MAX_LISTED, Violation, Violations, did_you_mean, member};
 use crate::config::Policies;
 use crate::engine::{CheckError, QuotaFault};
@@ -26,7 +26,7 @@ impl Problem {
         match error {
             CheckError::UnknownPolicy(name) => Self::unknown_policy(name, policies),
             CheckError::InvalidKey(_) => Self::invalid(vec![Violation::new(format!("{at}/key"), error.to_string())]),
-            CheckError::IdReused => Self::new(Kind::ID_REUSED, error.to_string()),
+            CheckError::IdReused => Self::new(ProblemType::ID_REUSED, error.to_string()),
             CheckError::UnwantedQuotas => {
                 let detail =
                     "is only for policies with `inline: true`: leave it out, and the policy's own quotas count";
@@ -38,7 +38,7 @@ impl Problem {
                 Self::invalid(violations)
             }
             CheckError::InexactBucket => Self::invalid(vec![Violation::new(format!("{at}/quotas"), error.to_string())]),
-            CheckError::StoreUnavailable(_) => Self::new(Kind::STORE_UNAVAILABLE, error.to_string()),
+            CheckError::StoreUnavailable(_) => Self::new(ProblemType::STORE_UNAVAILABLE, error.to_string()),
         }
     }
 
@@ -47,7 +47,7 @@ impl Problem {
         let mut problems = Problems::new(policies, 0);
         let problem = |(place, error): &(usize, CheckError)| {
             let mut problem = problems.of(*place, error);
-            if problem.kind == Kind::UNKNOWN_POLICY {
+            if problem.kind == ProblemType::UNKNOWN_POLICY {
                 let violation = Violation::new(format!("/checks/{place}/policy"), problem.detail.clone());
                 problem.violations.note(|| violation);
             }
@@ -56,7 +56,7 @@ impl Problem {
         let mut problems: Vec<Self> = refusals.iter().map(problem).collect();
         let mut violations = Violations::default();
         problems.iter_mut().for_each(|problem| violations.extend(std::mem::take(&mut problem.violations)));
-        if problems.iter().any(|problem| problem.kind == Kind::INVALID_REQUEST) {
+        if problems.iter().any(|problem| problem.kind == ProblemType::INVALID_REQUEST) {
             return Self::invalid(violations);
         }
         // The other problems share one kind: unknown policies, or one check without a decision.
@@ -66,12 +66,12 @@ impl Problem {
 
     fn unknown_policy(name: &str, policies: &Policies) -> Self {
         let names = policies.by_name.values().filter(|policy| !policy.is_of_envoy()).map(|policy| &policy.name);
-        Self::unknown(Kind::UNKNOWN_POLICY, name, names, |name| format!("the policy {name:?} is not configured"))
+        Self::unknown(ProblemType::UNKNOWN_POLICY, name, names, |name| format!("the policy {name:?} is not configured"))
     }
 
     /// A name that the configuration lacks, with the `known` ones.
     pub(super) fn unknown<'a>(
-        kind: &'static Kind,
+        kind: &'static ProblemType,
         name: &str,
         known: impl Iterator<Item = &'a String> + Clone,
         sentence: fn(&str) -> String,
@@ -100,7 +100,9 @@ impl<'a> Problems<'a> {
     pub(in crate::http) fn of(&mut self, place: usize, error: &CheckError) -> Problem {
         let short = match error {
             CheckError::IdReused | CheckError::StoreUnavailable(_) => None,
-            CheckError::UnknownPolicy(_) => Some(Problem::new(Kind::UNKNOWN_POLICY, "the policy is not configured")),
+            CheckError::UnknownPolicy(_) => {
+                Some(Problem::new(ProblemType::UNKNOWN_POLICY, "the policy is not configured"))
+            }
             CheckError::InvalidQuotas(misfits) => Some(Problem::unlisted(misfits.len())),
             CheckError::InvalidKey(_) | CheckError::UnwantedQuotas | CheckError::InexactBucket => {
                 Some(Problem::unlisted(1))

@@ -3,7 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::document::{Kind, Problem};
+use super::document::{Problem, ProblemType};
 use crate::access::Refused;
 use crate::config::Gates;
 use crate::engine::{CheckError, Decision, MultiCheck, Reason};
@@ -140,21 +140,25 @@ impl Problem {
     /// 401 or 403 for a proxy.
     pub(in crate::http) fn refused_at_gate(refused: Refused) -> Self {
         match refused {
-            Refused::NoToken => Self::new(Kind::UNAUTHORIZED, "let the proxy send its token in X-Tollgate-Token"),
+            Refused::NoToken => {
+                Self::new(ProblemType::UNAUTHORIZED, "let the proxy send its token in X-Tollgate-Token")
+            }
             refused => Self::refused(refused),
         }
     }
 
     /// 404: no gate has this name.
     pub(in crate::http) fn unknown_gate(name: &str, gates: &Gates) -> Self {
-        Self::unknown(Kind::NOT_FOUND, name, gates.0.keys(), |name| format!("there is no gate {name:?}"))
+        Self::unknown(ProblemType::NOT_FOUND, name, gates.0.keys(), |name| format!("there is no gate {name:?}"))
     }
 
     /// 503: a policy of mode `error` without a store, or a reload during the call.
     pub(in crate::http) fn no_gate_decision(error: Option<&CheckError>) -> Self {
         match error {
-            Some(error @ CheckError::StoreUnavailable(_)) => Self::new(Kind::STORE_UNAVAILABLE, error.to_string()),
-            _ => Self::new(Kind::OVERLOADED, "the policies changed during the call; ask again"),
+            Some(error @ CheckError::StoreUnavailable(_)) => {
+                Self::new(ProblemType::STORE_UNAVAILABLE, error.to_string())
+            }
+            _ => Self::new(ProblemType::OVERLOADED, "the policies changed during the call; ask again"),
         }
     }
 }

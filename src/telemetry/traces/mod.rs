@@ -45,7 +45,7 @@ pub use part::{Part, carried, is_recorded, part, trace_id};
 pub use request::{Incoming, Protocol, Request};
 pub use root::AnswerStatus;
 pub use settings::{InvalidVariable, Settings};
-pub use store::{Call, StoreSpan, Waiting, called};
+pub use store::{SentCall, StoreSpan, Waiting, called};
 
 /// Longest time to deliver the last spans at the end.
 const LAST_DELIVERY: Duration = Duration::from_secs(2);

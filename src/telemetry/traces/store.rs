@@ -22,7 +22,7 @@ pub struct Waiting {
 
 /// A script call that was sent.
 #[derive(Debug, Clone, Copy)]
-pub struct Call<'a> {
+pub struct SentCall<'a> {
     /// The host, or the path of a Unix socket.
     pub host: &'a str,
     /// 0 beside a path.
@@ -87,7 +87,7 @@ fn finish(context: &Context, error: Option<&'static str>) {
 }
 
 /// Records a call in the traces of its checks: a child of the first, linked with all.
-pub fn called<'a>(checks: impl Iterator<Item = &'a mut Waiting>, call: &Call<'_>) {
+pub fn called<'a>(checks: impl Iterator<Item = &'a mut Waiting>, call: &SentCall<'_>) {
     let waiting: Vec<&mut Waiting> = checks.collect();
     let links: Vec<SpanContext> = waiting.iter().map(|waiting| waiting.context.span().span_context().clone()).collect();
     let mut span = None;
@@ -102,7 +102,7 @@ pub fn called<'a>(checks: impl Iterator<Item = &'a mut Waiting>, call: &Call<'_>
 
 impl Waiting {
     /// Records the time of the wait.
-    fn sent(&mut self, call: &Call<'_>) {
+    fn sent(&mut self, call: &SentCall<'_>) {
         let (Some(queued), Some(root)) = (self.queued.take(), self.context.get::<Arc<Root>>()) else { return };
         let tracer = &root.tracing.tracer;
         let builder = tracer.span_builder("lane.wait").with_start_time(root.wall_time.at(queued));
@@ -111,7 +111,7 @@ impl Waiting {
     }
 }
 
-impl Call<'_> {
+impl SentCall<'_> {
     fn record(&self, parent: &Context, checks: &[SpanContext]) -> Option<SpanContext> {
         let root = parent.get::<Arc<Root>>()?;
         let tracer = &root.tracing.tracer;

@@ -24,7 +24,7 @@ use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::cluster_slots;
 use crate::store::redis::protocol::failure::Failure;
 use crate::store::redis::request::{LaneReceiver, LaneSender, Piece, channel};
-use crate::workers::Kind;
+use crate::workers::TaskKind;
 
 /// The time limit of a connect and its first questions: at first, and after several failures. The
 /// longer limit admits slow servers. It still allows a retry within a second after a server was cut
@@ -60,7 +60,7 @@ impl Driver {
         let (waiting, pause) = (Queue::default(), RECONNECT.0);
         let workers = shard.shared.workers.clone();
         let driver = Self { receiver, shard, is_open: false, why, queue: waiting, connect, pause };
-        workers.spawn(Kind::Lane, driver.run());
+        workers.spawn(TaskKind::Lane, driver.run());
         sender
     }
 

@@ -160,7 +160,7 @@ impl ScriptCall {
         if self.batches.iter().flat_map(|batch| &batch.requests).all(|request| request.trace.is_none()) {
             return;
         }
-        let call = traces::Call {
+        let call = traces::SentCall {
             host: &shard.address.host,
             port: shard.address.port,
             operation: self.batches[0].command(self.by),
