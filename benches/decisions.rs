@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark that cannot go on must stop")]
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -12,10 +13,14 @@ use std::time::Duration;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use futures_util::future::join_all;
+use tokio::runtime::Runtime;
 use tollgate::clock::Clock;
-use tollgate::config::RedisConfig;
+use tollgate::config::{Policies, RedisConfig};
+use tollgate::engine::fallback::FallbackStore;
+use tollgate::engine::{Check, Door, Engine};
 use tollgate::limit::decision::decide;
 use tollgate::limit::key::Fingerprinter;
+use tollgate::limit::lease::Lease;
 use tollgate::limit::lists::{Line, Lists};
 use tollgate::limit::matches::Pattern;
 use tollgate::limit::network::Network;
@@ -26,7 +31,7 @@ use tollgate::limit::ticks::{DEFAULT_TICK, Ticks};
 use tollgate::limit::time::{Micros, span_text};
 use tollgate::prefilter::Prefilter;
 use tollgate::store::Generations;
-use tollgate::store::{MemoryStore, RedisStore, Subject};
+use tollgate::store::{MemoryStore, RedisStore, Store, Subject};
 use tollgate::workers::Workers;
 
 const ONE: &[(u64, Micros)] = &[(MAX_UNITS, 10_000_000)];
@@ -148,12 +153,11 @@ fn lists(c: &mut Criterion) {
     }
 }
 
-/// Uses the Redis that TOLLGATE_BENCH_REDIS names, such as redis://127.0.0.1:6379, and is skipped
-/// without one.
-fn redis(c: &mut Criterion) {
+/// The Redis that TOLLGATE_BENCH_REDIS names, such as redis://127.0.0.1:6379; none without it.
+fn redis_store() -> Option<(Runtime, RedisStore)> {
     let Ok(url) = std::env::var("TOLLGATE_BENCH_REDIS") else {
-        println!("Redis: left out, since TOLLGATE_BENCH_REDIS names none");
-        return;
+        println!("left out, since TOLLGATE_BENCH_REDIS names no Redis");
+        return None;
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let config = RedisConfig { seeds: vec![url], key_prefix: "ratelimit".into(), ..RedisConfig::default() };
@@ -163,6 +167,34 @@ fn redis(c: &mut Criterion) {
             .unwrap()
     };
     runtime.block_on(store.ready());
+    Some((runtime, store))
+}
+
+/// Checks that leases in hand pay, from the map of the node's leases. A few of them buy.
+fn leases(c: &mut Criterion) {
+    let Some((runtime, store)) = redis_store() else { return };
+    let mut policy = Policy::clone(&policy(ONE));
+    policy.options.lease = Some(Lease { span: 1_000_000, nodes: NonZeroU64::MIN });
+    let by_name = BTreeMap::from([(policy.name.clone(), Arc::new(policy))]);
+    let policies = Policies { by_name, version: String::new(), origin: "bench".into(), loaded_at: 0 };
+    let prefilter = Prefilter::new(1000, Duration::from_secs(1), Arc::default());
+    let fallback = FallbackStore::new(MemoryStore::new(Clock::system(), 1000), NonZeroU64::MIN);
+    let engine = Engine::new(policies, prefilter, Store::Redis(store), fallback, Clock::system());
+    for keys in [1, 1000] {
+        let checks: Vec<_> =
+            (0..keys).map(|key| Check::new("bench".into(), format!("leased-{key}"), 1, Door::Http)).collect();
+        let mut next = 0;
+        c.bench_function(&format!("leases/{keys}"), |b| {
+            b.to_async(&runtime).iter(|| {
+                next = (next + 7919) % keys;
+                engine.check(&checks[next])
+            });
+        });
+    }
+}
+
+fn redis(c: &mut Criterion) {
+    let Some((runtime, store)) = redis_store() else { return };
     let mut group = c.benchmark_group("Redis");
     for (name, policy) in policies() {
         let subjects = subjects(&policy, 1000);
@@ -205,5 +237,5 @@ fn resident() -> usize {
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-criterion_group!(benches, footprint, core, memory, prefilter, lists, redis);
+criterion_group!(benches, footprint, core, memory, prefilter, lists, leases, redis);
 criterion_main!(benches);

@@ -41,9 +41,9 @@
 //!              request                 the channel from this task to the task of the lane
 //!              lane/session            the send loop
 //!              lane/queue              waiting checks of one key merge
-//!              lane/call/key_batch     the requests of one key
-//!              lane/call/script_call   keys that share a script call
-//!              lane/call/pipeline      calls that share a round trip; sends and settles
+//!              lane/key_batch     the requests of one key
+//!              lane/script_call   keys that share a script call
+//!              lane/pipeline      calls that share a round trip; sends and settles
 //!              protocol/check          arguments
 //!              scripts/                TIME, GET, compare, add or not: one atomic script
 //!              protocol/check          reply -> verdicts, by limit/decision    -> source: store
@@ -64,7 +64,7 @@
 //! 1. **Never over.** In any interval as long as its window, the store admits at most the limit.
 //!    This holds by the shard's clock, while Redis keeps its data. [`limit::window`] gives the
 //!    reason. [`limit::lease`] has it for units that a node buys and spends later.
-//! 2. **Barely under.** A denial means that the last 65 buckets hold too much for this cost. They
+//! 2. **Barely under.** A denial means that the last 65 steps hold too much for this cost. They
 //!    span 65/64 of the window.
 //! 3. **All or nothing.** A check charges all quotas of its policy or none. A denial leaves no
 //!    trace. Only a [drain](limit::drain) charges each quota as much as fits there.

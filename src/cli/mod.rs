@@ -24,6 +24,8 @@ mod policies;
 
 mod health;
 
+mod scripts;
+
 mod top;
 
 mod token;
@@ -76,6 +78,9 @@ enum Command {
     Policies(policies::Args),
     /// Ask a running node whether it is ready. Exit code: 0 ready, 1 not.
     Health(health::Args),
+    /// Print a script that servers run, with its keys, arguments and reply. Without a name: the
+    /// names of all. Exit code: 0 printed, 1 not.
+    Scripts(scripts::Args),
     /// Watch running nodes: rates, decisions, the keys denied most, the shards. Exit code: 0 ended,
     /// 1 no node answered.
     Top(top::Args),
@@ -146,6 +151,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Import(args) => (import::run(&args), 1),
         Command::Policies(args) => (policies::run(&args), 1),
         Command::Health(args) => (health::run(&args), 1),
+        Command::Scripts(args) => (scripts::run(&args), 1),
         Command::Top(args) => (top::run(args), 1),
         Command::Token(args) => (token::run(&args), 1),
         Command::Bench(args) => (bench::run(&args), 2),

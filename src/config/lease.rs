@@ -13,7 +13,7 @@ use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{MAX_WINDOW, Quota, Rule};
 use crate::limit::ticks::STEP_BACK;
 use crate::limit::time::{MICROS_PER_MILLI, Micros, span_text};
-use crate::limit::window::BUCKETS;
+use crate::limit::window::STEPS;
 
 /// A lease as written: its member, the span without `auto`, and the nodes.
 pub(super) struct LeaseSpec<'a> {
@@ -141,7 +141,7 @@ impl Policies {
             let (window, counted) = match policy.algorithm {
                 Algorithm::FixedWindow => return None,
                 Algorithm::TokenBucket => (shortest + span, shortest + span),
-                Algorithm::SlidingWindow => (shortest, shortest + shortest / BUCKETS + span),
+                Algorithm::SlidingWindow => (shortest, shortest + shortest / STEPS + span),
                 Algorithm::SlidingLog | Algorithm::SlidingCounter => (shortest, shortest + span),
             };
             let advised = whole_millis(window / AUTO).max(MICROS_PER_MILLI);

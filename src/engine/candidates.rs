@@ -71,7 +71,7 @@ struct Decided {
 }
 
 /// One call of the store for a candidate.
-struct Call {
+struct CandidateCall {
     subject: Subject,
     work: Work,
     /// The checks that the work decides, if it is no refund.
@@ -220,7 +220,7 @@ impl Engine {
                 false => Work::Look(costs[from]),
             };
             let decided = open[from..until].into();
-            self.start(Call { subject: subject.clone(), work, decided, tally: tally.clone() });
+            self.start(CandidateCall { subject: subject.clone(), work, decided, tally: tally.clone() });
             from = until;
         }
     }
@@ -232,11 +232,11 @@ impl Engine {
         if let Some(tally) = self.candidates.tally(&subject.policy).filter(|_| refunded != Some(0)) {
             let work = refunded.map_or(Work::Reset, Work::Refund);
             let subject = self.subject(candidate, subject.key.clone());
-            self.start(Call { subject, work, decided: SmallVec::new(), tally });
+            self.start(CandidateCall { subject, work, decided: SmallVec::new(), tally });
         }
     }
 
-    fn start(&self, call: Call) {
+    fn start(&self, call: CandidateCall) {
         let question = self.candidates.prefilter.question(self.store.slot(&call.subject), self.clock.now());
         if let Some(memory) = &self.candidates.memory {
             let done = memory.run(&call.subject, &call.work, &[]);
@@ -247,15 +247,15 @@ impl Engine {
             return call.tally.add(Comparison::Skipped, call.decided.len());
         };
         tokio::spawn(async move {
-            let Call { subject, work, .. } = &call;
+            let CandidateCall { subject, work, .. } = &call;
             let done = engine.run_within(subject, work.clone(), &[], subject.policy.timeout).await;
             engine.conclude(&call, question, done);
             drop(permit);
         });
     }
 
-    fn conclude(&self, call: &Call, question: Question, done: Result<Done, StoreError>) {
-        let Call { subject, decided, tally, .. } = call;
+    fn conclude(&self, call: &CandidateCall, question: Question, done: Result<Done, StoreError>) {
+        let CandidateCall { subject, decided, tally, .. } = call;
         if decided.is_empty() {
             // After a refund or a reset, known denials are wrong.
             return self.candidates.prefilter.forget(self.store.slot(subject));

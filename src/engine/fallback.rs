@@ -9,7 +9,7 @@ use super::answer::{cause, only_verdict};
 use super::{CheckError, Decision, Fallback, Reason, Source};
 use crate::limit::decision::{Verdict, Wait};
 use crate::limit::policy::{OnStoreFailure, Policy};
-use crate::limit::refunds::Receipt;
+use crate::limit::receipt::Receipt;
 use crate::limit::time::MICROS_PER_SECOND;
 use crate::store::{Charged, Done, MemoryStore, StoreError, Subject, Taken, Work};
 

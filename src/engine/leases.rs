@@ -15,10 +15,11 @@
 //! ends. The rest is returned, unless the slot has moved: another server may have lost the sale.
 //! The units of a node that dies count until they leave the window.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
 use tokio::sync::{Notify, watch};
 
 use super::check::Resolved;
@@ -35,7 +36,7 @@ use crate::telemetry::instrument::Count;
 
 mod purchase;
 
-/// Parts of the map, each with its own lock.
+/// Parts of the map, each with its own lock. A power of two.
 const PARTS: usize = 64;
 
 /// Keys whose demand a node measures. Others are decided by the store.
@@ -44,7 +45,9 @@ const KEYS: usize = 262_144;
 /// The leases of a node.
 #[derive(Debug)]
 pub struct Leases {
-    parts: Box<[Mutex<Part>]>,
+    keys: DashMap<Fingerprint, Key, FingerprintState>,
+    /// The number of keys. The map would lock all of its parts to count them.
+    known: AtomicUsize,
     generations: Arc<Generations>,
     /// Each open lease has a receiver.
     open: watch::Sender<()>,
@@ -52,8 +55,6 @@ pub struct Leases {
     closed: AtomicBool,
     pub counts: LeaseCounts,
 }
-
-type Part = HashMap<Fingerprint, Key, FingerprintState>;
 
 /// Units by their fate, from the start of the node.
 #[derive(Debug, Default)]
@@ -118,9 +119,9 @@ type Asked = Result<Decision, Option<u64>>;
 
 impl Leases {
     pub(super) fn new(generations: Arc<Generations>) -> Self {
-        let parts = (0..PARTS).map(|_| Mutex::default()).collect();
         Self {
-            parts,
+            keys: DashMap::with_hasher_and_shard_amount(FingerprintState::default(), PARTS),
+            known: AtomicUsize::new(0),
             generations,
             open: watch::Sender::default(),
             closed: AtomicBool::new(false),
@@ -133,19 +134,17 @@ impl Leases {
         self.open.receiver_count()
     }
 
-    fn part(&self, key: Fingerprint) -> MutexGuard<'_, Part> {
-        lock(&self.parts[usize::from(key.slot()) % PARTS])
-    }
-
     /// Asks for `cost` units of a key at `now` (us).
     fn ask(&self, subject: &Subject, lease: Lease, cost: u64, (now, instant): (Micros, LeaseInstant)) -> Asked {
-        let mut part = self.part(subject.fingerprint);
-        let is_full = part.len() >= KEYS / PARTS;
-        let key = match part.get_mut(&subject.fingerprint) {
-            Some(key) => key,
-            None if is_full => return Err(None),
-            None => part.entry(subject.fingerprint).or_insert_with(|| Key::new(&subject.policy)),
+        let mut key = match self.keys.entry(subject.fingerprint) {
+            Entry::Occupied(known) => known.into_ref(),
+            Entry::Vacant(_) if self.known.load(Ordering::Relaxed) >= KEYS => return Err(None),
+            Entry::Vacant(place) => {
+                self.known.fetch_add(1, Ordering::Relaxed);
+                place.insert(Key::new(&subject.policy))
+            }
         };
+        let key = &mut *key;
         key.follow(&subject.policy);
         // A denied check raises no demand, so its cost is added once it is allowed.
         let demand = key.demand.add(lease.span, now, 0).saturating_add(cost);
@@ -178,10 +177,9 @@ impl Leases {
 
     /// Changes a known key of the same policy.
     fn change(&self, subject: &Subject, change: impl FnOnce(&mut Key)) {
-        let mut part = self.part(subject.fingerprint);
-        let known = part.get_mut(&subject.fingerprint);
-        if let Some(key) = known.filter(|key| Arc::ptr_eq(&key.policy, &subject.policy)) {
-            change(key);
+        let known = self.keys.get_mut(&subject.fingerprint);
+        if let Some(mut key) = known.filter(|key| Arc::ptr_eq(&key.policy, &subject.policy)) {
+            change(&mut key);
         }
     }
 
@@ -214,8 +212,7 @@ impl Leases {
 
     /// Ends the lease of a key that is being reset, also one that is being bought.
     pub(super) fn reset(&self, subject: &Subject) {
-        let mut part = self.part(subject.fingerprint);
-        if let Some(key) = part.get_mut(&subject.fingerprint) {
+        if let Some(mut key) = self.keys.get_mut(&subject.fingerprint) {
             key.resets += 1;
             key.lease.take().iter().for_each(|lease| lease.end());
         }
@@ -223,19 +220,19 @@ impl Leases {
 
     /// Ends all leases.
     pub(super) fn end_all(&self) {
-        for part in &self.parts {
-            lock(part).values_mut().filter_map(|key| key.lease.take()).for_each(|lease| lease.end());
-        }
+        self.keys.iter_mut().filter_map(|mut key| key.lease.take()).for_each(|lease| lease.end());
     }
 
     /// Drops keys without a check in the last two spans; called periodically.
     pub(super) fn sweep(&self, now: Micros) {
-        for part in &self.parts {
-            lock(part).retain(|_, key| {
-                let span = key.policy.options.lease.map_or(1, |lease| lease.span);
-                key.lease.is_some() || key.is_buying || !key.demand.is_over(span, now)
-            });
-        }
+        self.keys.retain(|_, key| {
+            let span = key.policy.options.lease.map_or(1, |lease| lease.span);
+            let stays = key.lease.is_some() || key.is_buying || !key.demand.is_over(span, now);
+            if !stays {
+                self.known.fetch_sub(1, Ordering::Relaxed);
+            }
+            stays
+        });
     }
 }
 
@@ -252,10 +249,6 @@ impl Key {
             *self = Self { resets: self.resets + 1, ..Self::new(policy) };
         }
     }
-}
-
-fn lock(part: &Mutex<Part>) -> MutexGuard<'_, Part> {
-    part.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Engine {
@@ -423,7 +416,7 @@ mod tests {
     #[test]
     fn keys_are_bounded_and_idle_ones_are_dropped() {
         let hands = Hands::new();
-        let keys = || hands.leases.parts.iter().map(|part| lock(part).len()).sum::<usize>();
+        let keys = || hands.leases.keys.len();
         hands.leases.change(&hands.subject, |key| key.lease = None);
         let fingerprinter = Fingerprinter::default();
         let lease = hands.subject.policy.options.lease.unwrap();

@@ -1,16 +1,16 @@
 //! The path of a check.
 //!
 //! ```text
-//! check              one check          check.rs
-//! check_batch        many keys          batch.rs
-//! check_same_key     many of one key    same_key.rs, idempotency.rs, drain.rs
-//! check_all_or_none  many keys at once  multi_check.rs
+//! check                 one check                 check.rs
+//! check_batch           many keys                 batch.rs
+//! check_same_key        many of one key           same_key.rs, idempotency.rs, drain.rs
+//! check_all_or_none     many keys at once         multi_check.rs
 //!
-//! resolve            policy and key     check.rs
-//! decide_locally     list, pre-filter   check.rs
-//! ask_lease          units in hand      leases.rs
-//! call_store         and learn          check.rs
-//! fall_back          on_store_failure   check.rs, fallback.rs
+//! resolve               policy and key            check.rs
+//! decide_locally        list, pre-filter          check.rs
+//! decide_without_store  the same, units in hand   leases.rs
+//! call_store            and learn                 check.rs
+//! fall_back             on_store_failure          check.rs, fallback.rs
 //! ```
 
 use std::sync::{Arc, Mutex, Weak};
@@ -45,9 +45,7 @@ mod leases;
 
 mod candidates;
 
-mod history;
-
-mod ticks;
+mod usage;
 
 pub mod fallback;
 
@@ -78,13 +76,12 @@ pub use candidates::{CandidateTally, Comparison};
 pub use check::Check;
 pub use decision::{Binding, Cause, Decision, Fallback, Reason, Source};
 pub use door::Door;
-pub use history::Usage;
 pub use inline::OwnQuotas;
 pub use leases::{LeaseCounts, Leases};
 pub use multi_check::{AllOrNone, MultiCheck, RejectedCheck};
 pub use refunds::{Refund, RefundResult};
 pub use reload_policies::Changes;
-pub use ticks::TickCounts;
+pub use usage::{TickCounts, Usage};
 
 use candidates::Candidates;
 use fallback::FallbackStore;
@@ -134,7 +131,7 @@ impl Engine {
             prefilter,
             store,
             fallback,
-            histories: Arc::new(Semaphore::new(history::AT_ONCE)),
+            histories: Arc::new(Semaphore::new(usage::AT_ONCE)),
             inflight_multi_key: watch::Sender::default(),
             tally,
             observed: Mutex::default(),
@@ -164,11 +161,6 @@ impl Engine {
     /// exists. None for the embedded store.
     pub fn watch_servers(&self) -> Option<ServerWatch> {
         self.store.watch_servers()
-    }
-
-    /// The last report of each primary by its address. Empty without a watch.
-    pub fn servers(&self) -> Arc<Servers> {
-        self.store.servers()
     }
 
     /// The state of the store's parts.

@@ -26,14 +26,14 @@ use super::decision::limits_agree;
 use super::store_call::StoreCall;
 use super::{Check, Decision, Engine};
 use crate::limit::decision::Wait;
-use crate::limit::refunds::Receipt;
+use crate::limit::receipt::Receipt;
 use crate::limit::time::{Micros, micros};
 use crate::store::{Done, Meta, Work};
 use crate::telemetry::traces;
 
 mod part;
 
-use part::{Part, Place};
+use part::{KeyGroup, Place};
 
 /// Rounds of a call in which it reserves. With more keys, a round has several keys, and two calls
 /// with the same keys may deny each other.
@@ -94,7 +94,7 @@ impl Engine {
         parts.sort_by(|a, b| order(a).cmp(&order(b)));
         let required = parts.iter().filter(|part| !part.is_optional).count();
         let inflight = self.inflight_multi_key.subscribe();
-        let call = Call { engine: self.clone(), parts, required, needs_one, _inflight: inflight };
+        let call = MultiCall { engine: self.clone(), parts, required, needs_one, _inflight: inflight };
         tokio::spawn(traces::carried(call.answer(since)))
             .await
             .unwrap_or_else(|_| Err(vec![(0, missing_answer())]))
@@ -111,8 +111,8 @@ impl Engine {
         &self,
         checks: impl Iterator<Item = &'a Check>,
         required: usize,
-    ) -> Result<Vec<Part>, Vec<RejectedCheck>> {
-        let (mut parts, mut rejected) = (Vec::<Part>::new(), Vec::new());
+    ) -> Result<Vec<KeyGroup>, Vec<RejectedCheck>> {
+        let (mut parts, mut rejected) = (Vec::<KeyGroup>::new(), Vec::new());
         for (number, check) in checks.enumerate() {
             let is_optional = number >= required;
             match self.resolve(check) {
@@ -121,7 +121,7 @@ impl Engine {
                     let place = Place { number, cost: check.cost, policy: subject.policy.clone() };
                     // Other limits of the same counter, as those of Envoy's requests, are decided
                     // in order.
-                    let is_alike = |part: &&mut Part| {
+                    let is_alike = |part: &&mut KeyGroup| {
                         let known = part.subject();
                         part.is_optional == is_optional
                             && known.fingerprint == subject.fingerprint
@@ -131,7 +131,13 @@ impl Engine {
                         Some(part) => part.add(check, place),
                         None => {
                             let metas = metas(subject, std::iter::once(check));
-                            parts.push(Part { resolved, cost: check.cost, metas, places: vec![place], is_optional });
+                            parts.push(KeyGroup {
+                                resolved,
+                                cost: check.cost,
+                                metas,
+                                places: vec![place],
+                                is_optional,
+                            });
                         }
                     }
                 }
@@ -143,7 +149,7 @@ impl Engine {
 }
 
 /// The order in which every node reserves.
-fn order(part: &Part) -> (bool, &str, &str) {
+fn order(part: &KeyGroup) -> (bool, &str, &str) {
     let subject = part.subject();
     (part.is_optional, subject.policy.counters(), &subject.key)
 }
@@ -159,20 +165,20 @@ fn is_reserved(tried: &Tried) -> bool {
 }
 
 /// The part without a decision, and the error.
-type Failure<'a> = (&'a Part, CheckError);
+type Failure<'a> = (&'a KeyGroup, CheckError);
 
 /// A running call, which outlives its caller.
-struct Call {
+struct MultiCall {
     engine: Arc<Engine>,
     /// The required ones, then the optional ones.
-    parts: Vec<Part>,
+    parts: Vec<KeyGroup>,
     required: usize,
     needs_one: bool,
     /// Shutdown waits until this receiver is dropped.
     _inflight: watch::Receiver<()>,
 }
 
-impl Call {
+impl MultiCall {
     /// Returns each check's own decision, counted from `since` (us). A part without a decision
     /// fails the whole call.
     async fn answer(self, since: Micros) -> Result<MultiCheck, Vec<RejectedCheck>> {
@@ -248,8 +254,8 @@ impl Call {
         self.parts.iter().map(|part| timeout(&part.resolved)).max().unwrap_or_default()
     }
 
-    async fn check_alone(&self, part: &Part) -> Answer {
-        let (subject, Part { cost, metas, .. }) = (part.subject(), part);
+    async fn check_alone(&self, part: &KeyGroup) -> Answer {
+        let (subject, KeyGroup { cost, metas, .. }) = (part.subject(), part);
         let deciding = async {
             if let Some(known) = self.decide_locally(part) {
                 return Ok(known);
@@ -264,8 +270,8 @@ impl Call {
 
     /// Answers without the store: by a list, or by a known denial. A known denial covers only one
     /// quota. A peek needs the state of all quotas, so the store answers a part with a peek.
-    fn decide_locally(&self, part: &Part) -> Option<Decision> {
-        let Part { resolved, cost, .. } = part;
+    fn decide_locally(&self, part: &KeyGroup) -> Option<Decision> {
+        let KeyGroup { resolved, cost, .. } = part;
         let decision = match part.peeks() {
             true => resolved.decide_by_list(*cost),
             false => self.engine.decide_locally(resolved, *cost, self.engine.clock.now()),
@@ -275,7 +281,7 @@ impl Call {
 
     /// Reserves in order until `until` (us), up to the first denial or error. Beyond [`ROUNDS`]
     /// parts, several are reserved at once.
-    async fn reserve(&self, parts: &[Part], hold: Micros, until: Micros) -> Vec<Tried> {
+    async fn reserve(&self, parts: &[KeyGroup], hold: Micros, until: Micros) -> Vec<Tried> {
         let mut tried = Vec::with_capacity(self.parts.len());
         for round in parts.chunks(parts.len().div_ceil(ROUNDS).max(1)) {
             tried.extend(join_all(round.iter().map(|part| self.reserve_part(part, hold, until))).await);
@@ -286,12 +292,12 @@ impl Call {
         tried
     }
 
-    async fn reserve_part(&self, part: &Part, hold: Micros, until: Micros) -> Tried {
+    async fn reserve_part(&self, part: &KeyGroup, hold: Micros, until: Micros) -> Tried {
         part.traced(self.reserve_one(part, hold, self.left(until)), |(decision, _)| decision).await
     }
 
-    async fn reserve_one(&self, part: &Part, hold: Micros, left: Duration) -> Result<Reserved, CheckError> {
-        let Part { cost, metas, .. } = part;
+    async fn reserve_one(&self, part: &KeyGroup, hold: Micros, left: Duration) -> Result<Reserved, CheckError> {
+        let KeyGroup { cost, metas, .. } = part;
         let work = if *cost == 0 { Work::Look(0) } else { Work::Reserve { cost: *cost, hold } };
         self.run(part, work, metas, left).await
     }
@@ -301,13 +307,13 @@ impl Call {
         Duration::from_micros(until.saturating_sub(self.engine.clock.now()))
     }
 
-    async fn peek(&self, part: &Part, left: Duration) -> Answer {
+    async fn peek(&self, part: &KeyGroup, left: Duration) -> Answer {
         let (decision, _) = self.run(part, Work::Look(part.cost), &[], left).await?;
         Ok(Decision { charged: 0, ..decision })
     }
 
     /// Answers a part without the store, or by `work` in the store.
-    async fn run(&self, part: &Part, work: Work, metas: &[Meta], left: Duration) -> Result<Reserved, CheckError> {
+    async fn run(&self, part: &KeyGroup, work: Work, metas: &[Meta], left: Duration) -> Result<Reserved, CheckError> {
         if let Some(known) = self.decide_locally(part) {
             return Ok((known, None));
         }
@@ -345,8 +351,8 @@ impl Call {
     }
 
     /// Refunds the charge and keeps the verdict.
-    async fn give_back(&self, part: &Part, decision: Decision, receipt: Option<Receipt>) -> Decision {
-        let (subject, Part { cost, .. }) = (part.subject(), part);
+    async fn give_back(&self, part: &KeyGroup, decision: Decision, receipt: Option<Receipt>) -> Decision {
+        let (subject, KeyGroup { cost, .. }) = (part.subject(), part);
         match receipt {
             Some(receipt) if decision.fallback.is_some() => self.engine.fallback.give_back(subject, decision, receipt),
             Some(receipt) => match self.engine.give_back(subject, &receipt).await {
@@ -359,6 +365,6 @@ impl Call {
 }
 
 /// The decisions on the parts, or the first failure among them.
-fn each(parts: &[Part], answers: Vec<Answer>) -> Result<Vec<Decision>, Failure<'_>> {
+fn each(parts: &[KeyGroup], answers: Vec<Answer>) -> Result<Vec<Decision>, Failure<'_>> {
     parts.iter().zip(answers).map(|(part, answer)| answer.map_err(|error| (part, error))).collect()
 }

@@ -156,7 +156,7 @@ impl Engine {
         let health = self.health();
         let mut readings: BTreeMap<String, _> =
             self.store.readings().into_iter().map(|shard| (shard.address.clone(), shard)).collect();
-        let servers = self.servers();
+        let servers = self.store.servers();
         let shards = health.shards.into_iter().map(|shard| {
             let reading = readings.remove(&shard.address);
             ShardState {

@@ -11,7 +11,7 @@ use super::answer::{attributes, only_verdict, unexpected_reply};
 use super::check::Resolved;
 use super::tally::Operation;
 use super::{CheckError, Decision, Door, Engine};
-use crate::limit::refunds::Receipt;
+use crate::limit::receipt::Receipt;
 use crate::limit::time::micros;
 use crate::store::{Done, StoreError, Subject, Work};
 use crate::telemetry::traces::{self, Answered};

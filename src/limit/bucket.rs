@@ -86,32 +86,27 @@ impl TokenBucket {
     pub fn note(&mut self, now: Micros, mark: Micros) -> Entry {
         let ledger = self.ledger.get_or_insert_default();
         ledger.mark = ledger.mark.max(mark);
-        Entry { number: ledger.number(now), debt: self.debt + ledger.shift }
+        ledger.entry(now, self.debt)
     }
 
-    /// Takes back the unpaid part of the charge of `cost` made at `at`. Returns units, rounded up.
+    /// Takes back the charge of `cost` made at `at`, as far as it is certainly unpaid. Returns
+    /// units, rounded up.
     pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64, entry: Entry) -> u64 {
         let terms = Terms::of_quota(quota);
-        let Some(ledger) = self.ledger.as_deref().filter(|ledger| entry.number >= ledger.born) else { return 0 };
-        // Works on a copy, since the ledger must not move without a refund: the clock may step
-        // back.
-        let mut ledger = ledger.clone();
-        ledger.pass(terms, now);
-        let since = Self { at, debt: entry.debt, ..Self::default() };
-        let (distance, charge) =
-            (ledger.distance(entry.number, since.debt_at(terms, ledger.at)), cost.saturating_mul(terms.price));
-        self.take_back(terms, now, distance.min(charge), |ledger, given| {
-            ledger.cut(distance.saturating_sub(charge), given);
-        })
+        // The clock may have stepped back since the last charge or refund.
+        let repaid = terms.repaid.saturating_mul(now.max(self.at).saturating_sub(at));
+        let charge = cost.saturating_mul(terms.price);
+        let unpaid = self.ledger.as_ref().map_or(0, |ledger| ledger.unpaid(entry, charge, repaid));
+        self.take_back(terms, now, unpaid, false)
     }
 
     /// Takes back up to `cost` of the debt. Returns units, rounded up.
     pub fn refund(&mut self, quota: &Quota, now: Micros, cost: u64) -> u64 {
         let terms = Terms::of_quota(quota);
-        self.take_back(terms, now, cost.saturating_mul(terms.price), Ledger::cut_oldest)
+        self.take_back(terms, now, cost.saturating_mul(terms.price), true)
     }
 
-    fn take_back(&mut self, terms: Terms, now: Micros, debt: u64, cut: impl FnOnce(&mut Ledger, u64)) -> u64 {
+    fn take_back(&mut self, terms: Terms, now: Micros, debt: u64, by_cost: bool) -> u64 {
         let owed = self.debt_at(terms, now);
         // If the clock stepped far back, the debt may exceed its maximum. The state then keeps its
         // instant.
@@ -119,11 +114,8 @@ impl TokenBucket {
         let given = debt.min(rests);
         if given > 0 {
             (self.at, self.debt) = (at, rests - given);
-            if let Some(mut ledger) = self.ledger.take() {
-                ledger.pass(terms, now);
-                cut(&mut ledger, given);
-                ledger.end(self.debt_at(terms, ledger.at));
-                self.ledger = Some(ledger);
+            if let Some(ledger) = &mut self.ledger {
+                ledger.refund(given, by_cost);
             }
         }
         given.div_ceil(terms.price)

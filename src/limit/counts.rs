@@ -1,4 +1,4 @@
-//! Counts of numbered spans of time: the buckets of a sliding window, or the ticks of a counter.
+//! Counts of numbered spans of time: the steps of a sliding window, or the ticks of a counter.
 
 use std::ops::Range;
 

@@ -24,6 +24,10 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::decision::{Ruling, Verdict, decide};
+use super::policy::Policy;
+use super::receipt::{LeaseReceipt, Receipt};
+use super::state::State;
 use super::time::{Micros, micros};
 
 /// The fewest units of a lease. With fewer left, the store decides each unit.
@@ -80,6 +84,26 @@ impl Lease {
     pub fn hold(self, timeout: Duration) -> Micros {
         self.span + micros(timeout)
     }
+}
+
+/// Decides costs in order; the last one buys a lease. Any charge marks the states for `hold` us.
+/// Units of the lease may be returned until then. Without a lease there is no receipt.
+pub fn sell(
+    policy: &Policy,
+    states: &mut [State],
+    now: Micros,
+    costs: &[u64],
+    hold: Micros,
+) -> (Ruling, Option<LeaseReceipt>) {
+    let ruling = decide(policy, states, now, costs);
+    if ruling.verdicts.iter().all(|verdict| verdict.charged() == 0) {
+        return (ruling, None);
+    }
+    let until = now + hold;
+    let entries = states.iter_mut().map(|state| Some(state.note(now, until))).collect();
+    let units = ruling.verdicts.last().map_or(0, Verdict::charged);
+    let charge = Receipt { at: now + policy.ahead(), cost: units, parts: None, entries };
+    (ruling, (units > 0).then_some(LeaseReceipt { charge, made: now, until }))
 }
 
 /// Units in hand. Checks spend them at the same time.

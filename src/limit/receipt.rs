@@ -47,6 +47,6 @@ pub struct LeaseReceipt {
 pub struct Entry {
     /// The charge's number among the refundable charges (`ledger.rs`).
     pub number: u64,
-    /// The debt right after the charge, plus the ledger's `shift`, in fractions.
+    /// The debt right after the charge, plus all debt refunded before it, in fractions.
     pub debt: u64,
 }

@@ -5,10 +5,10 @@
 //! from it. A give-back refunds exactly one charge. No function here makes a count negative or a
 //! state new.
 
-use super::decision::{Ruling, Verdict, decide, decide_ahead};
+use super::decision::{Ruling, decide_ahead};
 use super::drain::{Over, drain};
 use super::policy::Policy;
-pub use super::receipt::{Entry, LeaseReceipt, Receipt};
+use super::receipt::Receipt;
 use super::state::State;
 use super::time::Micros;
 
@@ -32,26 +32,6 @@ pub fn charge(
         Receipt { at: now, cost, parts: verdict.parts.clone(), entries }
     });
     (ruling, receipt)
-}
-
-/// Decides costs in order; the last one buys a lease. Any charge marks the states for `hold` us.
-/// Units of the lease may be returned until then. Without a lease there is no receipt.
-pub fn lease(
-    policy: &Policy,
-    states: &mut [State],
-    now: Micros,
-    costs: &[u64],
-    hold: Micros,
-) -> (Ruling, Option<LeaseReceipt>) {
-    let ruling = decide(policy, states, now, costs);
-    if ruling.verdicts.iter().all(|verdict| verdict.charged() == 0) {
-        return (ruling, None);
-    }
-    let until = now + hold;
-    let entries = states.iter_mut().map(|state| Some(state.note(now, until))).collect();
-    let units = ruling.verdicts.last().map_or(0, Verdict::charged);
-    let charge = Receipt { at: now + policy.ahead(), cost: units, parts: None, entries };
-    (ruling, (units > 0).then_some(LeaseReceipt { charge, made: now, until }))
 }
 
 /// Takes back the part of `receipt` that still counts. Returns the largest amount of any quota,

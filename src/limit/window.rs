@@ -1,12 +1,12 @@
-//! The sliding window: at most `limit` units in any interval as long as the window, in 64 buckets.
+//! The sliding window: at most `limit` units in any interval as long as the window, in 64 steps.
 //!
-//! Buckets of f = ceil(W / 64) us divide time, numbered from the epoch. A segment is 64 buckets, at
-//! least as long as the window. An instant t lies in some bucket b. The interval (t - W, t] lies
-//! inside the buckets b - 64 ..= b, since 64 f >= W. Their sum is therefore never too small. It
-//! counts no charge older than 65 f. It falls only where a bucket begins, so the instant at which a
+//! Steps of f = ceil(W / 64) us divide time, numbered from the epoch. A segment is 64 steps, at
+//! least as long as the window. An instant t lies in some step b. The interval (t - W, t] lies
+//! inside the steps b - 64 ..= b, since 64 f >= W. Their sum is therefore never too small. It
+//! counts no charge older than 65 f. It falls only where a step begins, so the instant at which a
 //! cost fits is exact.
 //!
-//! Counts in the 64 buckets after b count as well. A clock wrote them before it stepped back, and
+//! Counts in the 64 steps after b count as well. A clock wrote them before it stepped back, and
 //! they share an interval with t. They leave in their own turn. So a clock that steps back by at
 //! most a window since the latest charge never admits too much. With leases it may step back by
 //! that less the span of a lease. Counts further ahead come from a clock that was set, and do not
@@ -17,58 +17,58 @@ use std::ops::Range;
 use super::counts::{Count, Counts, last_to_leave, units};
 use super::time::{Micros, Wait};
 
-/// Buckets in a segment.
-pub const BUCKETS: u64 = 64;
+/// Steps in a segment.
+pub const STEPS: u64 = 64;
 
 /// How one window divides time. It depends on the window's length alone, so all nodes agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grid {
-    /// Length of a bucket, us: ceil(W / 64).
-    bucket: Micros,
+    /// Length of a step, us: ceil(W / 64).
+    step: Micros,
 }
 
 impl Grid {
     pub fn new(window: Micros) -> Self {
-        Self { bucket: window.div_ceil(BUCKETS) }
+        Self { step: window.div_ceil(STEPS) }
     }
 
-    /// Length of a bucket, us.
-    pub fn bucket(self) -> Micros {
-        self.bucket
+    /// Length of a step, us.
+    pub fn step(self) -> Micros {
+        self.step
     }
 
-    /// The number of the bucket that contains `now`.
-    pub fn bucket_at(self, now: Micros) -> u64 {
-        now / self.bucket
+    /// The number of the step that contains `now`.
+    pub fn step_at(self, now: Micros) -> u64 {
+        now / self.step
     }
 
-    /// The buckets that count at `now`: the last 65 and the 64 after them.
+    /// The steps that count at `now`: the last 65 and the 64 after them.
     fn counting(self, now: Micros) -> Range<u64> {
-        let current = self.bucket_at(now);
-        current.saturating_sub(BUCKETS)..current + BUCKETS + 1
+        let current = self.step_at(now);
+        current.saturating_sub(STEPS)..current + STEPS + 1
     }
 
-    /// The instant from which a charge in bucket `index` no longer counts. From then on the counted
-    /// 65 buckets begin after it.
+    /// The instant from which a charge in step `index` no longer counts. From then on the counted
+    /// 65 steps begin after it.
     fn leaves(self, index: u64) -> Micros {
-        (index + BUCKETS + 1) * self.bucket
+        (index + STEPS + 1) * self.step
     }
 }
 
-/// The use of one quota by one key: its non-empty buckets that can still count, oldest first.
+/// The use of one quota by one key: its non-empty steps that can still count, oldest first.
 ///
 /// A busy key stores at most 129.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlidingWindow {
-    buckets: Counts,
+    steps: Counts,
     /// Until when a reservation may be refunded, us; 0 without one.
     mark: Micros,
 }
 
 impl SlidingWindow {
-    /// Rebuilds a history from its buckets, in ascending order.
-    pub fn from_buckets(buckets: impl IntoIterator<Item = Count>) -> Self {
-        Self { buckets: buckets.into_iter().collect(), mark: 0 }
+    /// Rebuilds a history from its steps, in ascending order.
+    pub fn from_steps(steps: impl IntoIterator<Item = Count>) -> Self {
+        Self { steps: steps.into_iter().collect(), mark: 0 }
     }
 
     /// Records that a reservation may be refunded until `mark` (us), unless that is 0.
@@ -76,14 +76,14 @@ impl SlidingWindow {
         self.mark = mark.max(self.mark);
     }
 
-    /// Takes back the part of a charge at `at` that still counts, from its own bucket.
+    /// Takes back the part of a charge at `at` that still counts, from its own step.
     pub fn give_back(&mut self, grid: Grid, now: Micros, at: Micros, cost: u64) -> u64 {
-        self.buckets.take(grid.counting(now), grid.bucket_at(at), cost)
+        self.steps.take(grid.counting(now), grid.step_at(at), cost)
     }
 
-    /// Takes back up to `cost` of the count at `now`, from the oldest bucket upward.
+    /// Takes back up to `cost` of the count at `now`, from the oldest step upward.
     pub fn refund(&mut self, grid: Grid, now: Micros, cost: u64) -> u64 {
-        self.buckets.take_oldest(grid.counting(now), cost)
+        self.steps.take_oldest(grid.counting(now), cost)
     }
 
     /// Whether a reservation may be open at `now`.
@@ -91,28 +91,28 @@ impl SlidingWindow {
         self.mark > now
     }
 
-    /// Units that count at `now`: the last 65 buckets and the 64 after them.
+    /// Units that count at `now`: the last 65 steps and the 64 after them.
     pub fn counted(&self, grid: Grid, now: Micros) -> u64 {
         units(self.live(grid, now))
     }
 
-    /// Adds an admitted cost to the bucket of `now`, and drops buckets that can no longer count.
+    /// Adds an admitted cost to the step of `now`, and drops steps that can no longer count.
     pub fn charge(&mut self, grid: Grid, now: Micros, cost: u64) {
         self.charge_ahead(grid, now, 0, cost);
     }
 
-    /// The same in the bucket `ahead` us later, at most an eighth of the window.
+    /// The same in the step `ahead` us later, at most an eighth of the window.
     pub fn charge_ahead(&mut self, grid: Grid, now: Micros, ahead: Micros, cost: u64) {
-        let index = grid.bucket_at(now + ahead);
-        self.buckets.drop_after(grid.bucket_at(now) + BUCKETS);
+        let index = grid.step_at(now + ahead);
+        self.steps.drop_after(grid.step_at(now) + STEPS);
         // Keeps one window more than counts, as Redis does. A clock that steps back by up to a
-        // window then finds its buckets.
-        self.buckets.add(index, cost, index.saturating_sub(2 * BUCKETS));
+        // window then finds its steps.
+        self.steps.add(index, cost, index.saturating_sub(2 * STEPS));
     }
 
     /// Time from `now` until `cost` fits under `limit` without further charges.
     ///
-    /// Charges leave bucket by bucket. The wait ends when enough of the oldest have left.
+    /// Charges leave step by step. The wait ends when enough of the oldest have left.
     ///
     /// ```
     /// # use tollgate::limit::time::Wait;
@@ -120,7 +120,7 @@ impl SlidingWindow {
     /// let grid = Grid::new(6_400);
     /// let mut window = SlidingWindow::default();
     /// window.charge(grid, 0, 5);
-    /// // The charge counts for 65 buckets of 100 us.
+    /// // The charge counts for 65 steps of 100 us.
     /// assert_eq!(window.wait(grid, 1, 5, 1), Wait::For(6_499));
     /// assert_eq!(window.wait(grid, 6_500, 5, 1), Wait::NONE);
     /// assert_eq!(window.wait(grid, 1, 5, 6), Wait::Never);
@@ -137,37 +137,37 @@ impl SlidingWindow {
 
     /// Time from `now` until no charge counts, without further charges, us.
     pub fn reset_after(&self, grid: Grid, now: Micros) -> Micros {
-        self.live(grid, now).last().map_or(0, |bucket| grid.leaves(bucket.number) - now)
+        self.live(grid, now).last().map_or(0, |step| grid.leaves(step.number) - now)
     }
 
     /// Whether it equals the state of a key without charges.
     pub fn is_empty(&self) -> bool {
-        self.buckets.is_empty() && self.mark == 0
+        self.steps.is_empty() && self.mark == 0
     }
 
     /// The instant from which this history is equivalent to a new one.
     pub fn expires_at(&self, grid: Grid) -> Micros {
-        self.buckets.last().map_or(0, |bucket| grid.leaves(bucket.number)).max(self.mark)
+        self.steps.last().map_or(0, |step| grid.leaves(step.number)).max(self.mark)
     }
 
     fn live(&self, grid: Grid, now: Micros) -> &[Count] {
-        self.buckets.within(grid.counting(now))
+        self.steps.within(grid.counting(now))
     }
 }
 
 /// Time from a charge at `now`, the latest one, until the quota is full again, us.
 pub fn reset_after_charge(grid: Grid, now: Micros) -> Micros {
-    grid.leaves(grid.bucket_at(now)) - now
+    grid.leaves(grid.step_at(now)) - now
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const GRID: Grid = Grid { bucket: 10 };
+    const GRID: Grid = Grid { step: 10 };
 
     #[test]
-    fn charge_counts_for_65_buckets() {
+    fn charge_counts_for_65_steps() {
         let mut window = SlidingWindow::default();
         window.charge(GRID, 5, 3);
         assert_eq!(window.counted(GRID, 649), 3);
@@ -214,12 +214,12 @@ mod tests {
     }
 
     #[test]
-    fn expired_buckets_are_dropped() {
+    fn expired_steps_are_dropped() {
         let mut window = SlidingWindow::default();
         for index in 0..10_000 {
             window.charge(GRID, index * 10, 1);
         }
-        assert_eq!(window.buckets.within(0..u64::MAX).len(), 129);
+        assert_eq!(window.steps.within(0..u64::MAX).len(), 129);
         assert_eq!(window.counted(GRID, 99_990), 65);
     }
 }

@@ -1,8 +1,8 @@
-//! The pre-filter: a cache of empty token buckets that only ever denies.
+//! The pre-filter: a cache of keys with nothing left, which only ever denies.
 //!
-//! For each policy and key with nothing left, it stores when the store's bucket holds enough for a
-//! few costs. It denies checks for those costs, and the store decides all others. All knowledge
-//! comes from the store's own answers: its denials, and allowed answers that used the last unit.
+//! For each such policy and key, it stores when the store has enough for a few costs. It denies
+//! checks for those costs, and the store decides all others. All knowledge comes from the store's
+//! own answers: its denials, and allowed answers that used the last unit.
 //!
 //! # Why it is sound
 //!
@@ -37,17 +37,17 @@ use crate::limit::time::{Micros, micros};
 use crate::store::{Generations, Taken};
 use crate::telemetry::instrument::Count;
 
-pub mod bucket;
+pub mod known;
 
-use bucket::{Bucket, Refill};
+use known::{Known, Refill};
 
 /// A cache of denials. All instants except `Taken::at` are of this node's clock, us.
 #[derive(Debug)]
 pub struct Prefilter {
-    buckets: Cache<Fingerprint, Arc<Bucket>, FingerprintState>,
+    keys: Cache<Fingerprint, Arc<Known>, FingerprintState>,
     generations: Arc<Generations>,
     max_denial: Micros,
-    /// Buckets evicted for lack of room.
+    /// Keys evicted for lack of room.
     evictions: Arc<Count>,
 }
 
@@ -73,28 +73,28 @@ pub struct Denial {
 }
 
 impl Prefilter {
-    /// A pre-filter of at most `max_keys` buckets that believes no denial longer than `max_denial`.
+    /// A pre-filter of at most `max_keys` keys that believes no denial longer than `max_denial`.
     pub fn new(max_keys: u64, max_denial: Duration, generations: Arc<Generations>) -> Self {
         // LRU, since the latest learned or matched denial is the likeliest to recur. Entries have
         // no expiry of their own, since each lookup would then read the clock. The caller's
         // instants decide validity, and a sweep drops expired entries.
-        let buckets = Cache::builder().max_capacity(max_keys).eviction_policy(EvictionPolicy::lru());
+        let keys = Cache::builder().max_capacity(max_keys).eviction_policy(EvictionPolicy::lru());
         let evictions = Arc::new(Count::default());
         let counted = evictions.clone();
-        let buckets = buckets.eviction_listener(move |_, _, cause| {
+        let keys = keys.eviction_listener(move |_, _, cause| {
             if cause == RemovalCause::Size {
                 counted.add(1);
             }
         });
         Self {
-            buckets: buckets.build_with_hasher(FingerprintState::default()),
+            keys: keys.build_with_hasher(FingerprintState::default()),
             generations,
             max_denial: micros(max_denial),
             evictions,
         }
     }
 
-    /// An empty pre-filter of at most `max_keys` buckets, for the same store.
+    /// An empty pre-filter of at most `max_keys` keys, for the same store.
     #[must_use]
     pub fn apart(&self, max_keys: u64) -> Self {
         Self::new(max_keys, Duration::from_micros(self.max_denial), self.generations.clone())
@@ -107,9 +107,9 @@ impl Prefilter {
 
     /// Returns the known denial of `cost` at `now`, if any.
     pub fn denial(&self, fingerprint: Fingerprint, policy: &Arc<Policy>, cost: u64, now: Micros) -> Option<Denial> {
-        let bucket = self.buckets.get(&fingerprint)?;
-        let valid = Arc::ptr_eq(&bucket.policy, policy) && bucket.generation == self.generations.current(bucket.slot);
-        let refill = bucket.refill(cost).filter(|refill| valid && now < refill.believed_until)?;
+        let known = self.keys.get(&fingerprint)?;
+        let valid = Arc::ptr_eq(&known.policy, policy) && known.generation == self.generations.current(known.slot);
+        let refill = known.refill(cost).filter(|refill| valid && now < refill.believed_until)?;
         Some(Denial {
             retry_after: refill.full_at.saturating_sub(now),
             quota: refill.quota.into(),
@@ -118,9 +118,9 @@ impl Prefilter {
         })
     }
 
-    /// Whether it has a bucket of this policy and key, even one that is no longer believed.
+    /// Whether it knows this policy and key, even if it no longer believes that.
     pub fn knows(&self, fingerprint: Fingerprint) -> bool {
-        self.buckets.contains_key(&fingerprint)
+        self.keys.contains_key(&fingerprint)
     }
 
     /// Makes a question, before the store is asked about a key in `slot`.
@@ -149,26 +149,26 @@ impl Prefilter {
         if taken.tentative {
             return;
         }
-        let Some(bucket) = self.bucket(policy, question, taken, received) else { return };
+        let Some(learned) = self.learned(policy, question, taken, received) else { return };
         if self.is_stale(question, taken) {
             return;
         }
-        self.buckets.entry(fingerprint).and_compute_with(|entry| {
-            let Some(entry) = entry else { return Op::Put(Arc::new(bucket)) };
+        self.keys.entry(fingerprint).and_compute_with(|entry| {
+            let Some(entry) = entry else { return Op::Put(Arc::new(learned)) };
             let known = entry.value();
-            if known.agrees(&bucket) {
-                let mut merged = Bucket::clone(known);
-                merged.merge(bucket);
+            if known.agrees(&learned) {
+                let mut merged = Known::clone(known);
+                merged.merge(learned);
                 Op::Put(Arc::new(merged))
-            } else if known.decided_at <= bucket.decided_at || known.generation != bucket.generation {
-                Op::Put(Arc::new(bucket))
+            } else if known.decided_at <= learned.decided_at || known.generation != learned.generation {
+                Op::Put(Arc::new(learned))
             } else {
                 Op::Nop
             }
         });
         // An event between the check and the insertion found no entry to end.
         if self.is_stale(question, taken) {
-            self.buckets.invalidate(&fingerprint);
+            self.keys.invalidate(&fingerprint);
         }
     }
 
@@ -185,26 +185,26 @@ impl Prefilter {
 
     /// Drops entries that are not believed at `now`; called periodically.
     pub fn sweep(&self, now: Micros) {
-        for (fingerprint, bucket) in &self.buckets {
-            if bucket.believed_until() <= now {
-                // Keeps a bucket that has learned again meanwhile.
-                self.buckets.entry(*fingerprint).and_compute_with(|entry| match entry {
+        for (fingerprint, known) in &self.keys {
+            if known.believed_until() <= now {
+                // Keeps knowledge that was learned again meanwhile.
+                self.keys.entry(*fingerprint).and_compute_with(|entry| match entry {
                     Some(entry) if entry.value().believed_until() <= now => Op::Remove,
                     _ => Op::Nop,
                 });
             }
         }
-        self.buckets.run_pending_tasks();
+        self.keys.run_pending_tasks();
     }
 
-    /// Number of buckets.
+    /// Number of keys.
     pub fn len(&self) -> u64 {
         // The cache updates its count late.
-        self.buckets.run_pending_tasks();
-        self.buckets.entry_count()
+        self.keys.run_pending_tasks();
+        self.keys.entry_count()
     }
 
-    /// Buckets evicted for lack of room so far.
+    /// Keys evicted for lack of room so far.
     pub fn evictions(&self) -> u64 {
         self.evictions.total()
     }
@@ -219,8 +219,8 @@ impl Prefilter {
             || self.generations.allowed_at(question.slot) > taken.at
     }
 
-    /// The bucket that an answer describes, if it says that nothing is left.
-    fn bucket(&self, policy: &Arc<Policy>, question: Question, taken: &Taken, received: Micros) -> Option<Bucket> {
+    /// The knowledge in an answer, if it says that nothing is left.
+    fn learned(&self, policy: &Arc<Policy>, question: Question, taken: &Taken, received: Micros) -> Option<Known> {
         let Ruling { verdicts, closed } = &taken.ruling;
         let Closed { span, left } = closed.as_ref()?;
         // Another program may lower shared counters.
@@ -238,7 +238,7 @@ impl Prefilter {
                 reset_at: received + quota.reset_after,
             })
         };
-        let mut bucket = Bucket {
+        let mut known = Known {
             policy: policy.clone(),
             slot: question.slot,
             generation: question.generation,
@@ -246,14 +246,14 @@ impl Prefilter {
             opens_at: taken.at + span,
             refills: SmallVec::new(),
         };
-        verdicts.iter().filter_map(refill).for_each(|refill| bucket.add(refill));
-        (received < believed_until && !bucket.refills.is_empty()).then_some(bucket)
+        verdicts.iter().filter_map(refill).for_each(|refill| known.add(refill));
+        (received < believed_until && !known.refills.is_empty()).then_some(known)
     }
 
     /// Ends knowledge decided before `at`, when the store admitted a cost.
     fn end(&self, fingerprint: Fingerprint, at: Micros) {
-        if self.buckets.contains_key(&fingerprint) {
-            self.buckets.entry(fingerprint).and_compute_with(|entry| match entry {
+        if self.keys.contains_key(&fingerprint) {
+            self.keys.entry(fingerprint).and_compute_with(|entry| match entry {
                 Some(entry) if entry.value().decided_at < at => Op::Remove,
                 _ => Op::Nop,
             });

@@ -9,7 +9,7 @@ use crate::limit::decision::{Ruling, Verdict};
 pub use crate::limit::drain::Over;
 use crate::limit::history::{Charge, Note};
 use crate::limit::policy::Policy;
-use crate::limit::refunds::{LeaseReceipt, Receipt};
+use crate::limit::receipt::{LeaseReceipt, Receipt};
 use crate::limit::time::{Micros, micros};
 use crate::store::StoreError;
 

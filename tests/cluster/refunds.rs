@@ -117,8 +117,13 @@ fn refund_by_id_is_independent_of_other_refunds() {
                 others(0, before);
                 charge("taken back", 10);
                 others(before, after);
-                assert_eq!(refund("taken back"), (10, 135), "{policy} on {store}, {before} before, {after} after");
-                assert_eq!(refund("kept"), (5, 140), "{policy} on {store}, {before} before, {after} after");
+                for (id, cost, most) in [("taken back", 10, 135), ("kept", 5, 140)] {
+                    let (given, left) = refund(id);
+                    // A bucket may keep what it has refilled since the charge.
+                    let is_left = left == most || algorithm == "bucket" && left + 1 == most;
+                    let told = format!("{policy} on {store}, {before} before, {after} after: {given}, {left}");
+                    assert!(given == cost && is_left, "{told}");
+                }
             }
         }
     });

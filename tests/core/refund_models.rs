@@ -1,6 +1,6 @@
 //! Refunds against naive models that keep every charge, on every step of random histories.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,11 +12,12 @@ use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::log::max_entries;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};
-use tollgate::limit::refunds::Receipt;
+use tollgate::limit::receipt::Receipt;
 use tollgate::limit::ticks::Ticks;
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, MemoryStore, Over, Subject, Work};
 
+use crate::support::dice::Dice;
 use crate::support::ops::{Op, OpHistory, ops};
 use crate::support::steps::{START, Step, any_policies, policy_of, quota, runner, subject};
 use crate::support::timed::Timed;
@@ -32,12 +33,90 @@ enum Model {
     Sliding(BTreeMap<u64, u64>),
     /// The first instant of the window, and the units charged in it.
     Fixed(Micros, u64),
-    /// Debts in the order of repayment, in units / per, up to an instant.
-    Bucket(VecDeque<(Number, u128)>, Micros),
+    /// Debts in the order of repayment.
+    Bucket(Line),
     /// The remaining units of each charge.
     Log(Vec<(Micros, u64)>),
     /// The units in each tick of the policy's longest window, at an instant.
     Ticks(BTreeMap<u64, u64>, Micros),
+}
+
+/// The debts of a token bucket at an instant, in units / per.
+#[derive(Default)]
+struct Line {
+    debts: VecDeque<Debt>,
+    now: Micros,
+    /// All debt that was refunded.
+    refunded: u128,
+    /// Earlier charges came before a refund by cost.
+    cleared: Number,
+}
+
+struct Debt {
+    number: Number,
+    at: Micros,
+    whole: u128,
+    /// What is unpaid.
+    left: u128,
+    /// The debt of the bucket right after the charge.
+    after: u128,
+    /// All debt that was refunded before it.
+    refunded: u128,
+}
+
+impl Line {
+    fn sum(&self) -> u128 {
+        self.debts.iter().map(|debt| debt.left).sum()
+    }
+
+    fn pass(&mut self, now: Micros, units: u128) {
+        let repaid = u128::from(now - self.now) * units;
+        self.now = now;
+        self.repay(repaid);
+    }
+
+    /// Takes debt from the oldest on, and returns how much there was.
+    fn repay(&mut self, debt: u128) -> u128 {
+        let mut rest = debt;
+        while let Some(oldest) = self.debts.front_mut() {
+            let part = rest.min(oldest.left);
+            (oldest.left, rest) = (oldest.left - part, rest - part);
+            if oldest.left > 0 {
+                break;
+            }
+            self.debts.pop_front();
+        }
+        debt - rest
+    }
+
+    fn charge(&mut self, number: Number, whole: u128) {
+        let (after, refunded) = (self.sum() + whole, self.refunded);
+        self.debts.push_back(Debt { number, at: self.now, whole, left: whole, after, refunded });
+    }
+
+    /// Refunds as much of a charge as is certainly unpaid, which is never more than is unpaid.
+    /// Returns that, and what is unpaid.
+    fn give_back(&mut self, number: Number, units: u128) -> (u128, u128) {
+        let (now, refunded, cleared) = (self.now, self.refunded, self.cleared);
+        let Some(debt) = self.debts.iter_mut().find(|debt| debt.number == number) else { return (0, 0) };
+        let repaid = u128::from(now - debt.at) * units;
+        let of_all = debt.after.saturating_sub(refunded - debt.refunded).saturating_sub(repaid);
+        let of_charge = if number < cleared { 0 } else { debt.whole.saturating_sub(repaid) };
+        let (given, exact) = (debt.whole.min(of_all.max(of_charge)), debt.left);
+        assert!(given <= exact, "{given} of {exact}");
+        debt.left -= given;
+        self.refunded += given;
+        (given, exact)
+    }
+
+    fn refund(&mut self, debt: u128, next: Number) -> u128 {
+        let given = self.repay(debt);
+        if given > 0 {
+            self.cleared = next;
+        }
+        self.refunded += given;
+        given
+    }
 }
 
 impl Model {
@@ -45,7 +124,7 @@ impl Model {
         match quota.rule {
             Rule::SlidingWindow => Self::Sliding(BTreeMap::new()),
             Rule::FixedWindow(_) => Self::Fixed(0, 0),
-            Rule::TokenBucket(_) => Self::Bucket(VecDeque::new(), 0),
+            Rule::TokenBucket(_) => Self::Bucket(Line::default()),
             Rule::SlidingLog(_) => Self::Log(Vec::new()),
             Rule::SlidingCounter(_) => Self::Ticks(BTreeMap::new(), 0),
         }
@@ -65,18 +144,7 @@ impl Model {
                 counts.retain(|tick, _| tick + ticks.longest() + u64::from(ticks.strict) > now / ticks.length());
                 *since = now;
             }
-            Self::Bucket(debts, since) => {
-                let mut repaid = u128::from(now - *since) * units(quota);
-                *since = now;
-                while let Some((_, debt)) = debts.front_mut() {
-                    let part = repaid.min(*debt);
-                    (*debt, repaid) = (*debt - part, repaid - part);
-                    if *debt > 0 {
-                        break;
-                    }
-                    debts.pop_front();
-                }
-            }
+            Self::Bucket(line) => line.pass(now, units(quota)),
         }
     }
 
@@ -93,9 +161,8 @@ impl Model {
             }
             Self::Log(charges) if charges.len() as u64 >= max_entries(quota) => 0,
             Self::Log(charges) => limit - charges.iter().map(|(_, left)| left).sum::<u64>(),
-            Self::Bucket(debts, _) => {
-                let debt: u128 = debts.iter().map(|(_, debt)| debt).sum();
-                u64::try_from((u128::from(limit) * per(quota)).saturating_sub(debt) / per(quota)).unwrap()
+            Self::Bucket(line) => {
+                u64::try_from((u128::from(limit) * per(quota)).saturating_sub(line.sum()) / per(quota)).unwrap()
             }
         }
     }
@@ -103,10 +170,9 @@ impl Model {
     /// The units that a drain charges at most.
     fn drainable(&self, quota: &Quota) -> u64 {
         match self {
-            Self::Bucket(debts, _) => {
-                let debt: u128 = debts.iter().map(|(_, debt)| debt).sum();
-                u64::try_from((2 * u128::from(quota.limit.get()) * per(quota)).saturating_sub(debt) / per(quota))
-                    .unwrap()
+            Self::Bucket(line) => {
+                let most = 2 * u128::from(quota.limit.get()) * per(quota);
+                u64::try_from(most.saturating_sub(line.sum()) / per(quota)).unwrap()
             }
             _ => self.remaining(quota),
         }
@@ -127,7 +193,7 @@ impl Model {
             }
             Self::Log(charges) => charges.push((now, cost)),
             Self::Ticks(counts, _) => *counts.entry(now / ticks(quota).length()).or_default() += cost,
-            Self::Bucket(debts, _) => debts.push_back((number, u128::from(cost) * per(quota))),
+            Self::Bucket(line) => line.charge(number, u128::from(cost) * per(quota)),
         }
     }
 
@@ -160,14 +226,15 @@ impl Model {
                 }
                 take_in_order(charges, |of| of == at, cost)
             }
-            Self::Bucket(debts, _) => {
-                let Some((_, debt)) = debts.iter_mut().find(|(other, _)| *other == number) else { return 0 };
-                u64::try_from(std::mem::take(debt).div_ceil(per(quota))).unwrap()
+            Self::Bucket(line) => {
+                let (given, _) = line.give_back(number, units(quota));
+                u64::try_from(given.div_ceil(per(quota))).unwrap()
             }
         }
     }
 
-    fn refund(&mut self, quota: &Quota, cost: u64) -> u64 {
+    /// Refunds a cost from the oldest charge on. `next` is the number of the next charge.
+    fn refund(&mut self, quota: &Quota, cost: u64, next: Number) -> u64 {
         let mut left = cost;
         match self {
             Self::Sliding(buckets) | Self::Ticks(buckets, _) => {
@@ -183,14 +250,9 @@ impl Model {
                 left
             }
             Self::Log(charges) => take_in_order(charges, |_| true, cost),
-            Self::Bucket(debts, _) => {
-                let wanted = u128::from(cost) * per(quota);
-                let mut left = wanted;
-                for (_, debt) in debts {
-                    let part = left.min(*debt);
-                    (*debt, left) = (*debt - part, left - part);
-                }
-                u64::try_from((wanted - left).div_ceil(per(quota))).unwrap()
+            Self::Bucket(line) => {
+                let given = line.refund(u128::from(cost) * per(quota), next);
+                u64::try_from(given.div_ceil(per(quota))).unwrap()
             }
         }
     }
@@ -341,7 +403,8 @@ impl Ledger {
                 Expected::Given(number.map_or(0, |number| self.give_back(number)))
             }
             Work::Refund(cost) => {
-                Expected::Given(self.each().map(|(model, quota)| model.refund(quota, *cost)).max().unwrap())
+                let next = self.charges.len();
+                Expected::Given(self.each().map(|(model, quota)| model.refund(quota, *cost, next)).max().unwrap())
             }
             Work::Reset => {
                 self.reset_at = now;
@@ -542,6 +605,76 @@ fn refunds_match_naive_model() {
             "the histories do too little"
         );
     }
+}
+
+/// The share of the unpaid units that refunds give back, for a bucket of 100 units that refills
+/// 100 a second. `load` is the part of the rate that arrives, in percent. Each charge of 1 to 5
+/// units is refunded with this chance, in percent, after up to `lasts` us.
+fn share_given_back(load: u64, refunded: u64, lasts: Micros) -> f64 {
+    const RATE: u64 = 100;
+    let (second, mut dice) = (1_000_000, Dice::new(load + refunded + lasts));
+    let (units, per) = (u128::from(RATE), u128::from(second));
+    let (mut line, mut now, mut sums) = (Line { now: START, ..Line::default() }, START, (0, 0));
+    // The instants of the refunds, and their charges.
+    let mut open = BTreeSet::<(Micros, Number)>::new();
+    for number in 0..100_000 {
+        let cost = 1 + dice.below(5);
+        // The mean cost is 3.
+        now += dice.below(2 * 3 * second * 100 / RATE / load + 1);
+        while let Some((at, other)) = open.first().copied().filter(|(at, _)| *at <= now) {
+            open.remove(&(at, other));
+            line.pass(at, units);
+            let (given, exact) = line.give_back(other, units);
+            sums = (sums.0 + given, sums.1 + exact);
+        }
+        line.pass(now, units);
+        let whole = u128::from(cost) * per;
+        if line.sum() + whole <= units * per {
+            line.charge(number, whole);
+            if dice.below(100) < refunded {
+                open.insert((now + dice.below(lasts + 1), number));
+            }
+        }
+    }
+    sums.0 as f64 / sums.1 as f64
+}
+
+#[test]
+fn token_buckets_give_back_nearly_all() {
+    for (load, refunded, lasts, least) in [
+        (50, 10, 100_000, 0.99),
+        (50, 50, 1_000_000, 0.98),
+        (90, 10, 100_000, 0.98),
+        (90, 50, 1_000_000, 0.97),
+        (150, 10, 100_000, 0.99),
+        (150, 10, 1_000_000, 0.94),
+        (150, 50, 1_000_000, 0.80),
+        (300, 50, 1_000_000, 0.78),
+    ] {
+        let share = share_given_back(load, refunded, lasts);
+        println!("load {load} %, {refunded} % refunded within {} ms: {:.2} %", lasts / 1000, 100.0 * share);
+        assert!((least..=1.0).contains(&share), "{share} at {load} %");
+    }
+}
+
+/// Reservations that come together go together, in any order, as after a denial elsewhere.
+#[test]
+fn token_bucket_gives_back_reservations_of_one_moment() {
+    let (mut line, mut dice, mut sums) = (Line { now: START, ..Line::default() }, Dice::new(7), (0, 0));
+    for round in 0..1000 {
+        let mut open: Vec<Number> = (20 * round..20 * round + 20).collect();
+        // 10 units a second.
+        open.iter().for_each(|number| line.charge(*number, 1_000_000));
+        line.pass(line.now + 2_000, 10);
+        while !open.is_empty() {
+            let (given, exact) = line.give_back(open.swap_remove(dice.place(open.len())), 10);
+            sums = (sums.0 + given, sums.1 + exact);
+        }
+        line.pass(line.now + 1_000_000, 10);
+    }
+    let share = sums.0 as f64 / sums.1 as f64;
+    println!("{:.2} %", 100.0 * share);
+    assert!(share > 0.97, "{share}");
 }
 
 /// The first charge to a new key begins its window, and the others join it.

@@ -113,7 +113,9 @@ fn page_tells_of_an_outage_of_all_shards() {
     let guarded = Guarded::start(&store(&cluster));
     let _load = Load::start(&guarded.node.address, Some(&guarded.admin));
     let primaries = [0, 8_000, 16_383].map(|slot| cluster.owner(slot).to_string());
-    run_with("outage", &guarded.settings(), |wish| primaries.iter().for_each(|primary| cluster.run(&[wish, primary])));
+    run_with("outage", &guarded.settings(), |wish| {
+        primaries.iter().for_each(|primary| cluster.run(&[wish, primary]))
+    });
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
-use tollgate::limit::refunds::Receipt;
+use tollgate::limit::receipt::Receipt;
 use tollgate::limit::ticks::Ticks;
 use tollgate::store::{Done, MemoryStore, Over, Store, StoreError, Subject, Work};
 

@@ -7,7 +7,7 @@ use redis::Connection;
 use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};
-use tollgate::limit::refunds::Receipt;
+use tollgate::limit::receipt::Receipt;
 use tollgate::limit::time::Micros;
 use tollgate::store::redis::protocol::keys::Tag;
 use tollgate::store::{Done, Over, StoreError, Subject, Work};

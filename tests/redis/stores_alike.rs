@@ -8,7 +8,7 @@ use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};
-use tollgate::limit::window::{BUCKETS, Grid};
+use tollgate::limit::window::{self, Grid};
 use tollgate::store::{Done, Subject, Work};
 
 use crate::support::ops::{Op, OpHistory, ops};
@@ -166,7 +166,7 @@ fn each_key_ends(policy: &Policy, key: &str) -> Result<(), TestCaseError> {
     let longest = policy.quotas.iter().map(|quota| match quota.rule {
         // Until the end of the segment after its last charge, which is later by the clock's step
         // back. A raised burst takes at most twice as long to fill.
-        Rule::SlidingWindow => 2 * BUCKETS * Grid::new(quota.window).bucket() + quota.window,
+        Rule::SlidingWindow => 2 * window::STEPS * Grid::new(quota.window).step() + quota.window,
         // A bucket with repeated charges lives an eighth longer, and at least a second. A clock
         // that stepped back adds as much.
         Rule::TokenBucket(_) => 2 * quota.window + (quota.window / 4).max(1_000_000) + 2 * BACK,

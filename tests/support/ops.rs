@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tollgate::limit::policy::Policy;
-use tollgate::limit::refunds::{LeaseReceipt, Receipt};
+use tollgate::limit::receipt::{LeaseReceipt, Receipt};
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, Over, Work};
 

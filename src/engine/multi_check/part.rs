@@ -15,7 +15,7 @@ use crate::telemetry::traces;
 
 /// The checks of one key under one policy.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct KeyGroup {
     pub(super) resolved: Resolved,
     pub(super) cost: u64,
     /// The first meta among the checks, if the policy stores metas.
@@ -35,7 +35,7 @@ pub(super) struct Place {
     pub(super) policy: Arc<Policy>,
 }
 
-impl Part {
+impl KeyGroup {
     pub(super) fn add(&mut self, check: &Check, place: Place) {
         // A sum above every limit stays above it, and the cap prevents overflow.
         self.cost = (self.cost + check.cost).min(MAX_UNITS + 1);

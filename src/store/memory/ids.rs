@@ -11,7 +11,7 @@ use crate::limit::drain::Over;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::quota::Quota;
 use crate::limit::receipt::Parts;
-use crate::limit::refunds::{Entry, Receipt};
+use crate::limit::receipt::{Entry, Receipt};
 use crate::limit::time::Micros;
 
 /// Maximum number of records in a list; a key with more has a map. Most keys have one id.

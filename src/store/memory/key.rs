@@ -9,9 +9,11 @@ use super::ids::{Record, Records, SharedQuotas};
 use crate::limit::decision::{Ruling, decide, look};
 use crate::limit::drain::{Over, drain};
 use crate::limit::key::Fingerprint;
+use crate::limit::lease;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::Quota;
-use crate::limit::refunds::{self, Receipt, is_tentative};
+use crate::limit::receipt::Receipt;
+use crate::limit::refunds::{self, is_tentative};
 use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::store::Meta;
@@ -198,7 +200,7 @@ impl KeyState {
     fn lease(&mut self, policy: &Policy, costs: &[u64], metas: &[Meta], now: Micros, hold: Micros) -> Done {
         let mut receipt = None;
         let taken = self.with(policy, now, |states| {
-            let (ruling, bought) = refunds::lease(policy, states, now, costs, hold);
+            let (ruling, bought) = lease::sell(policy, states, now, costs, hold);
             receipt = bought.map(Box::new);
             note_metas(policy, states, &ruling, metas);
             ruling

@@ -44,7 +44,7 @@ mod topology;
 
 mod observe;
 
-pub use lane::call::key_batch::first_part;
+pub use lane::key_batch::first_part;
 pub use lane::metrics::ShardCounts;
 use lane::shared::Shared;
 use observe::Observer;
@@ -54,7 +54,7 @@ use protocol::keys;
 pub use protocol::server_info::ServerInfo;
 pub use router::RedisStore;
 pub use router::place::Place;
-use topology::{Kind, Sentinels};
+use topology::{Layout, Sentinels};
 
 impl RedisStore {
     /// Starts to connect. Checks fail as unreachable until a connection exists. A server loses its
@@ -87,7 +87,7 @@ impl RedisStore {
 
     /// Changes how long a server may take to answer before its connection is given up.
     pub fn set_response_timeout(&self, response_timeout: Duration) {
-        self.topology.shared().set_response_timeout(response_timeout);
+        self.topology.shared.set_response_timeout(response_timeout);
     }
 
     /// Waits until the topology is known.
@@ -121,15 +121,15 @@ impl RedisStore {
         let kind = if topology.has_sentinels { "redis-sentinel" } else { "redis" };
         let one_server = || Health { kind, reason: topology.doubt(), ..Health::default() };
         match topology.kind() {
-            Kind::Cluster => Health {
+            Layout::Cluster => Health {
                 kind: "redis-cluster",
                 shards: topology.shards(),
                 slots_without_owner: topology.slots_without_owner(),
                 topology_age: topology.age(),
                 ..Health::default()
             },
-            Kind::Single => Health { shards: topology.shards(), ..one_server() },
-            Kind::Unknown => Health { shards: topology.unknown_shards(), ..one_server() },
+            Layout::Single => Health { shards: topology.shards(), ..one_server() },
+            Layout::Unknown => Health { shards: topology.unknown_shards(), ..one_server() },
         }
     }
 

@@ -13,12 +13,12 @@ use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 use crate::store::redis::protocol::keys::Tag;
-use crate::store::redis::protocol::reply::NotExecuted;
+use crate::store::redis::protocol::reply::NoVerdict;
 use crate::store::{Done, Meta, StoreError, Work};
 use crate::telemetry::traces::Waiting;
 
 /// The result of a request.
-pub type Answer = Result<Done, NotExecuted>;
+pub type Answer = Result<Done, NoVerdict>;
 
 /// Work for one key. Requests are moved often, so rare fields are boxed.
 #[derive(Debug)]
@@ -194,7 +194,7 @@ pub mod tests {
 
     fn answers(verdicts: &mut [Verdict]) -> Vec<Option<StoreError>> {
         let answer = |verdict: &mut Verdict| match verdict.try_recv() {
-            Ok(Err(NotExecuted::Failed(error))) => Some(error),
+            Ok(Err(NoVerdict::Failed(error))) => Some(error),
             _ => None,
         };
         verdicts.iter_mut().map(answer).collect()
@@ -235,7 +235,7 @@ pub mod tests {
         drop(driver);
         let (request, mut verdict) = request("key");
         sender.send(smallvec![request]);
-        assert!(matches!(verdict.try_recv(), Ok(Err(NotExecuted::Failed(StoreError::Unreachable(_))))));
+        assert!(matches!(verdict.try_recv(), Ok(Err(NoVerdict::Failed(StoreError::Unreachable(_))))));
         assert!(sender.is_closed());
     }
 }

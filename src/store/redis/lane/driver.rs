@@ -17,7 +17,7 @@ use crate::store::redis::connect::attempt::Attempt;
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::connect::preflight::prepare;
 use crate::store::redis::connect::questions::{self, bounded};
-use crate::store::redis::lane::call::pipeline::End;
+use crate::store::redis::lane::pipeline::End;
 use crate::store::redis::lane::queue::{QUEUE, Queue};
 use crate::store::redis::lane::session::{Session, probe};
 use crate::store::redis::lane::shard::Shard;

@@ -23,7 +23,11 @@ use crate::store::redis::protocol::address::Address;
 use crate::store::redis::request::{KeyRequest, LaneSender, Piece};
 use crate::telemetry::limiter::Limiter;
 
-pub mod call;
+pub mod key_batch;
+
+pub mod script_call;
+
+pub mod pipeline;
 
 pub mod metrics;
 

@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::store::Work;
-use crate::store::redis::lane::call::key_batch::KeyBatch;
+use crate::store::redis::lane::key_batch::KeyBatch;
 use crate::store::redis::lane::metrics::ShardMetrics;
-use crate::store::redis::protocol::reply::NotExecuted;
+use crate::store::redis::protocol::reply::NoVerdict;
 use crate::store::redis::request::KeyRequest;
 
 /// The most requests that wait in a lane's channel, and the most in its queue. Further requests are
@@ -134,7 +134,7 @@ impl Queue {
     }
 
     /// Rejects all waiting requests. No calls are in flight by then.
-    pub fn reject(&mut self, reason: &NotExecuted) {
+    pub fn reject(&mut self, reason: &NoVerdict) {
         let empty = Self { noted: self.noted, ..Self::default() };
         let keys = std::mem::replace(self, empty).keys.into_values();
         keys.flat_map(|waiting| waiting.batches).for_each(|batch| batch.reject(reason));
@@ -366,10 +366,10 @@ mod tests {
     #[test]
     fn waiting_requests_are_rejected() {
         let (mut queue, mut verdicts) = asked(&["a", "b", "a"]);
-        queue.reject(&NotExecuted::TryAgain);
+        queue.reject(&NoVerdict::TryAgain);
         assert_eq!((queue.len(), queue.ready()), (0, 0));
         let told: Vec<_> = verdicts.iter_mut().map(oneshot::Receiver::try_recv).collect();
-        assert!(told.iter().all(|told| matches!(told, Ok(Err(NotExecuted::TryAgain)))), "{told:?}");
+        assert!(told.iter().all(|told| matches!(told, Ok(Err(NoVerdict::TryAgain)))), "{told:?}");
         verdicts.push(put(&mut queue, "a").1);
         assert_eq!(sizes(&queue.dequeue(9)), [1]);
     }

@@ -23,7 +23,7 @@ use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::connect::preflight::check_eviction;
 use crate::store::redis::connect::questions::{self, bounded};
-use crate::store::redis::lane::call::pipeline::{End, Pipeline};
+use crate::store::redis::lane::pipeline::{End, Pipeline};
 use crate::store::redis::lane::queue::{QUEUE, Queue};
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::failure::{Failure, Kind};

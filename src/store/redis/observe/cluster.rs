@@ -31,7 +31,7 @@ impl ClusterQuestions {
     /// # Errors
     /// When no primary lets this node in, or a file of the credentials is wrong.
     pub(super) async fn open(topology: &Topology, primaries: &[Address]) -> Result<Self, Failure> {
-        let shared = topology.shared();
+        let shared = &topology.shared;
         let client = client(primaries, &shared.credentials, shared.address_map()).await?;
         // It connects to all nodes, and then asks for the slots.
         let opened = timeout(3 * TIMEOUT, client.get_async_connection()).await.map_err(|_| Failure::late())?;

@@ -12,7 +12,7 @@ use crate::store::redis::connect::questions::{bounded, name};
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::failure::Failure;
 use crate::store::redis::protocol::server_info::{questions, read};
-use crate::store::redis::topology::{Kind, Topology};
+use crate::store::redis::topology::{Layout, Topology};
 
 /// How long a server may take to connect, and to answer.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
@@ -29,9 +29,9 @@ impl Connections {
     pub(super) async fn ask(&mut self, topology: &Topology) -> Servers {
         let primaries = topology.primaries();
         match topology.kind() {
-            Kind::Unknown => Servers::new(),
-            Kind::Cluster => self.ask_cluster(topology, &primaries).await,
-            Kind::Single => {
+            Layout::Unknown => Servers::new(),
+            Layout::Cluster => self.ask_cluster(topology, &primaries).await,
+            Layout::Single => {
                 let Some(address) = primaries.first() else { return Servers::new() };
                 let answers = self.ask_single(topology, address).await.unwrap_or_default();
                 let mut answers = answers.into_iter();
@@ -48,14 +48,14 @@ impl Connections {
             None => {
                 let attempt = Attempt::default();
                 let opening = async {
-                    let mut new = topology.shared().connect(address, &attempt).await?;
+                    let mut new = topology.shared.connect(address, &attempt).await?;
                     new.send(&name()).await?;
                     Ok(new)
                 };
                 attempt.within(TIMEOUT, opening).await?
             }
         };
-        let [info, scan] = questions(&topology.shared().prefix);
+        let [info, scan] = questions(&topology.shared.prefix);
         let mut both = redis::pipe();
         both.add_command(info).add_command(scan);
         let answers = bounded(TIMEOUT, connection.send_all(&both)).await?;
@@ -71,7 +71,7 @@ impl Connections {
             None => ClusterQuestions::open(topology, primaries).await,
         };
         let Ok(cluster) = cluster else { return Servers::new() };
-        let [info, scan] = questions(&topology.shared().prefix);
+        let [info, scan] = questions(&topology.shared.prefix);
         let (infos, mut scans) = tokio::join!(cluster.ask(&info), cluster.ask(&scan));
         // The client never asks a primary that it could not connect to when it was opened.
         if infos.len() == primaries.len() {

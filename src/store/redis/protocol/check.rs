@@ -20,9 +20,11 @@ use super::windows::{self, window_kind};
 use super::{counters, log, operations};
 use crate::limit::decision::{decide, decide_roomy, look};
 use crate::limit::drain::drain;
+use crate::limit::lease;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
-use crate::limit::refunds::{Entry, LeaseReceipt, Receipt, charge, is_tentative, lease};
+use crate::limit::receipt::{Entry, LeaseReceipt, Receipt};
+use crate::limit::refunds::{charge, is_tentative};
 use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::limit::window::Grid;
@@ -39,7 +41,7 @@ pub enum Declared {
 /// Builds the command for one or more checks by the same script, or for one other operation. `now`
 /// is the expected TIME of the shard, us. Tests replace TIME by `time`.
 pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time: Option<Micros>) -> Cmd {
-    let mut numbers = Numbers { bytes: SmallVec::new(), from: 0, to: EXACT };
+    let mut numbers = Numbers { to: EXACT, ..Numbers::default() };
     numbers.push([0, EXACT, time.unwrap_or(0), calls.len() as u64]);
     let script = ScriptId::of(calls[0].policy, calls[0].work);
     calls.iter().for_each(|call| numbers.push_check(call, script.records_ahead(), now));
@@ -119,7 +121,7 @@ fn done(call: &Call<'_>, time: Micros, values: &[Value]) -> Option<Done> {
             Done::Reserved(taken(ruling), receipt)
         }
         Work::Lease { hold, .. } => {
-            let (ruling, receipt) = lease(policy, &mut states, time, call.costs, *hold);
+            let (ruling, receipt) = lease::sell(policy, &mut states, time, call.costs, *hold);
             Done::Leased(taken(ruling), receipt.map(Box::new))
         }
         Work::Drain(cost) | Work::Once { cost, over: Over::Drain, .. } => {
@@ -129,25 +131,14 @@ fn done(call: &Call<'_>, time: Micros, values: &[Value]) -> Option<Done> {
     })
 }
 
-/// Adds the receipt to verdicts of sliding windows that charged every cost. These identify a charge
-/// by its instant.
+/// Adds the receipt of a lease to verdicts of sliding windows that charged every cost. These
+/// identify a charge by its instant.
 fn charged(call: &Call<'_>, taken: Taken) -> Done {
-    let receipt = |at, cost| {
-        let entries = call.policy.quotas.iter().map(|_| Some(Entry::default())).collect();
-        Receipt { at, cost, parts: None, entries }
-    };
-    match call.work {
-        Work::Reserve { cost, .. } => {
-            let receipt = receipt(taken.at, *cost);
-            Done::Reserved(taken, Some(receipt))
-        }
-        Work::Lease { costs, hold } => {
-            let (made, units) = (taken.at, costs.last().copied().unwrap_or_default());
-            let charge = receipt(made + call.policy.ahead(), units);
-            Done::Leased(taken, Some(Box::new(LeaseReceipt { charge, made, until: made + hold })))
-        }
-        _ => Done::Taken(taken),
-    }
+    let Work::Lease { costs, hold } = call.work else { return Done::Taken(taken) };
+    let (at, cost) = (taken.at + call.policy.ahead(), costs.last().copied().unwrap_or_default());
+    let entries = call.policy.quotas.iter().map(|_| Some(Entry::default())).collect();
+    let (charge, made) = (Receipt { at, cost, parts: None, entries }, taken.at);
+    Done::Leased(taken, Some(Box::new(LeaseReceipt { charge, made, until: made + hold })))
 }
 
 /// Reads the states from the reply to a call that was decided at `time`, us. Each quota of `policy`
@@ -162,15 +153,16 @@ pub fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<SmallVe
 }
 
 /// Numbers as scripts unpack them: doubles, which are exact below 2^53.
-struct Numbers {
-    bytes: SmallVec<[u8; 160]>,
+#[derive(Default)]
+pub(super) struct Numbers {
+    pub bytes: SmallVec<[u8; 160]>,
     /// The bounds of TIME within which the numbers suffice, us.
     from: Micros,
     to: Micros,
 }
 
 impl Numbers {
-    fn push<const COUNT: usize>(&mut self, numbers: [u64; COUNT]) {
+    pub fn push<const COUNT: usize>(&mut self, numbers: [u64; COUNT]) {
         let doubles = numbers.map(|number| (number as f64).to_le_bytes());
         doubles.iter().for_each(|bytes| self.bytes.extend_from_slice(bytes));
     }
@@ -185,7 +177,8 @@ impl Numbers {
         let start = self.bytes.len();
         self.push([0]);
         if records_ahead {
-            self.push([call.policy.ahead()]);
+            let hold = if let Work::Lease { hold, .. } = call.work { *hold } else { 0 };
+            self.push([call.policy.ahead(), hold]);
         }
         call.policy.quotas.iter().for_each(|quota| self.push_quota(quota, now));
         runs(call.costs).for_each(|(cost, times)| self.push([cost, times as u64]));
@@ -196,7 +189,7 @@ impl Numbers {
     fn push_quota(&mut self, quota: &Quota, now: Micros) {
         let limit = quota.limit.get();
         if quota.rule == Rule::SlidingWindow {
-            return self.push([Grid::new(quota.window).bucket(), limit, window_kind(quota)]);
+            return self.push([Grid::new(quota.window).step(), limit, window_kind(quota)]);
         }
         let [a, b] = pair_kind(quota);
         let Rule::FixedWindow(Anchor::Calendar(calendar)) = quota.rule else {

@@ -11,8 +11,9 @@ use redis::{Cmd, Value};
 use smallvec::{SmallVec, smallvec};
 
 use super::call::{By, Call, TOLERANCE, runs};
+use super::check::Numbers;
 use super::operations;
-use super::reply::{EXACT, Reply, text, unsigned};
+use super::reply::{Reply, text, unsigned};
 use super::sources::{ScriptId, begin};
 use crate::limit::counter::SlidingCounter;
 use crate::limit::counts::Count;
@@ -45,12 +46,13 @@ pub fn command(call: &Call<'_>, ticks: Ticks, by: By, now: Micros, time: Option<
     let (from, to) = (early * ticks.length(), (late + 1) * ticks.length() - 1);
     let mut numbers = Numbers::default();
     numbers.push([from, to, time.unwrap_or(0), ticks.length(), *named.start()]);
-    numbers.push([ticks.before(window), ticks.ahead(), ticks.kept(), call.policy.quotas.len() as u64]);
+    numbers.push([ticks.before(window), ticks.ahead(), ticks.kept()]);
+    numbers.push([call.work.ahead(call.policy), call.policy.quotas.len() as u64]);
     for quota in &call.policy.quotas {
         numbers.push([ticks.before(ticks.in_window(quota.window)), quota.limit.get()]);
     }
     runs(call.costs).for_each(|(cost, times)| numbers.push([cost, times as u64]));
-    cmd.arg(&numbers.0[..]);
+    cmd.arg(&numbers.bytes[..]);
     operations::arguments(call, &mut cmd);
     cmd
 }
@@ -129,19 +131,6 @@ fn add_names(call: &Call<'_>, ticks: Ticks, named: RangeInclusive<u64>, cmd: &mu
         // A String accepts every write.
         let _ = write!(name, "{}", ticks.start(tick));
         cmd.arg(&name);
-    }
-}
-
-/// Numbers as the scripts unpack them: doubles, which are exact below 2^53.
-#[derive(Default)]
-struct Numbers(SmallVec<[u8; 160]>);
-
-impl Numbers {
-    fn push<const COUNT: usize>(&mut self, numbers: [u64; COUNT]) {
-        for number in numbers {
-            debug_assert!(number <= EXACT);
-            self.0.extend_from_slice(&(number as f64).to_le_bytes());
-        }
     }
 }
 

@@ -40,7 +40,7 @@ impl Tag {
     /// Returns the slot of every name with this tag.
     pub fn slot(&self) -> u16 {
         let inside = &self.0.as_bytes()[1..self.0.len() - 1];
-        crc16(0, inside) % SLOTS
+        Sum::calculate(inside) % SLOTS
     }
 
     /// The tag as each name begins with it.
@@ -110,24 +110,27 @@ impl Tag {
 /// Returns the slot of every name of a key (Redis Cluster specification: CRC16 of the part in
 /// braces).
 pub fn slot(prefix: &str, key: &str) -> u16 {
-    let mut sum = Checksum(0);
+    let mut sum = Checksum(Sum::new());
     write_hashed(&mut sum, prefix, key);
-    sum.0 % SLOTS
+    sum.0.get() % SLOTS
 }
 
 /// Returns a key in `slot` that shows whether a server writes. No caller's key has its form.
 pub fn probe(prefix: &str, slot: u16) -> Option<String> {
-    let start = crc16(crc16(0, prefix.as_bytes()), b":%p");
-    let is_there = |number: &u32| crc16(start, format!("{number}:").as_bytes()) % SLOTS == slot;
-    (0..1 << 20).find(is_there).map(|number| format!("{{{prefix}:%p{number}:}}probe"))
+    let inside = |number: u32| format!("{prefix}:%p{number}:");
+    let probe = (0..1 << 20).map(inside).find(|inside| Sum::calculate(inside.as_bytes()) % SLOTS == slot)?;
+    Some(format!("{{{probe}}}probe"))
 }
 
-/// The CRC16 of the text that is written to it.
-struct Checksum(u16);
+/// The checksum of the cluster specification.
+type Sum = crc16::State<crc16::XMODEM>;
+
+/// The checksum of the text that is written to it.
+struct Checksum(Sum);
 
 impl Write for Checksum {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0 = crc16(self.0, text.as_bytes());
+        self.0.update(text.as_bytes());
         Ok(())
     }
 }
@@ -180,27 +183,6 @@ fn escape(name: &mut impl Write, text: &str) {
     let _ = name.write_str(rest);
 }
 
-/// CRC-16/XMODEM with polynomial 0x1021. `sum` is the checksum of the preceding bytes, at first 0.
-fn crc16(sum: u16, bytes: &[u8]) -> u16 {
-    bytes.iter().fold(sum, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
-}
-
-const CRC16: [u16; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut crc = (byte as u16) << 8;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
-            bit += 1;
-        }
-        table[byte] = crc;
-        byte += 1;
-    }
-    table
-};
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -239,20 +221,21 @@ mod tests {
 
     #[test]
     fn each_slot_has_a_key_for_probes() {
-        let reached: BTreeSet<u16> =
-            (0..1 << 19).map(|number| crc16(0, format!("ratelimit:%p{number}:").as_bytes()) % SLOTS).collect();
+        let reached: BTreeSet<u16> = (0..1 << 19)
+            .map(|number| Sum::calculate(format!("ratelimit:%p{number}:").as_bytes()) % SLOTS)
+            .collect();
         assert_eq!(reached.len(), usize::from(SLOTS));
         for slot in (0..SLOTS).step_by(101) {
             let key = probe("ratelimit", slot).unwrap();
             let tag = key.strip_prefix('{').and_then(|rest| rest.split_once('}')).unwrap().0;
-            assert_eq!(crc16(0, tag.as_bytes()) % SLOTS, slot, "{key}");
+            assert_eq!(Sum::calculate(tag.as_bytes()) % SLOTS, slot, "{key}");
             assert!(key.starts_with("{ratelimit:%p") && key.ends_with(":}probe"), "{key}");
         }
     }
 
     #[test]
     fn the_checksum_is_that_of_the_cluster_specification() {
-        assert_eq!(crc16(0, b"123456789"), 0x31C3);
+        assert_eq!(Sum::calculate(b"123456789"), 0x31C3);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub const PORTION: usize = 1000;
 /// Sums are kept modulo 2^52.
 const SUMS: u64 = (1 << 52) - 1;
 
-/// Adds the KEYS and ARGV of `log_head.lua` and the parts after it, without an instant.
+/// Adds the KEYS and ARGV of `log_head.lua`, without an instant.
 pub fn arguments(call: &Call<'_>, cmd: &mut Cmd, more_keys: &[String]) {
     let Call { tag, policy, work, costs, metas } = *call;
     let (quotas, longest) = (&policy.quotas, policy.longest());
@@ -40,7 +40,7 @@ pub fn arguments(call: &Call<'_>, cmd: &mut Cmd, more_keys: &[String]) {
             .arg(max_entries(quota))
             .arg(SlidingLog::slack(quota.window));
     }
-    cmd.arg(if noted { longest + 1 } else { 0 });
+    cmd.arg(if noted { longest + 1 } else { 0 }).arg(work.ahead(policy));
     let meta = |place: usize| metas.get(place).and_then(|meta| meta.as_deref()).unwrap_or_default();
     let mut place = 0;
     while place < costs.len() {
@@ -55,7 +55,7 @@ pub fn arguments(call: &Call<'_>, cmd: &mut Cmd, more_keys: &[String]) {
     }
 }
 
-/// Reads the state of each quota from the reply of `log.lua`.
+/// Reads the state of each quota from the reply of `log_check.lua`.
 pub fn digests(policy: &Policy, values: &[Value]) -> Option<SmallVec<[State; 3]>> {
     let quotas = policy.quotas.len();
     let numbers = values.iter().map(unsigned).collect::<Option<Vec<u64>>>()?;

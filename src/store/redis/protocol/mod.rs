@@ -12,6 +12,8 @@ pub mod reply;
 
 pub mod script;
 
+pub mod sources;
+
 pub(super) mod address;
 
 pub(super) mod cluster_slots;
@@ -25,8 +27,6 @@ pub(super) mod sentinel;
 pub(super) mod server_error;
 
 pub(super) mod server_info;
-
-pub(super) mod sources;
 
 mod counters;
 

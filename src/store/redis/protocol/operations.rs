@@ -1,6 +1,5 @@
-//! Operations other than plain checks: the keys and arguments after those of the algorithm, and the
-//! records of ids. The scripts read them from the end: `hold_head.lua`, `once_head.lua`,
-//! `back_head.lua`.
+//! Operations other than checks: the keys and arguments after those of the algorithm, and the
+//! records of ids. `operation_head.lua` reads them from the end.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use super::sources::ScriptId;
 use crate::limit::decision::{QuotaState, QuotaStates, Verdict, Wait};
 use crate::limit::policy::{Algorithm, Durability, Policy};
 use crate::limit::quota::Quota;
-use crate::limit::receipt::{LeaseReceipt, Parts, Receipt};
+use crate::limit::receipt::{Parts, Receipt};
 use crate::limit::time::millis_up;
 use crate::store::work::{Charged, Done, Over, Work, longest_life};
 
@@ -38,43 +37,61 @@ pub fn keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
     }
 }
 
-/// Adds the arguments.
+/// Adds the arguments of `operation_head.lua`, unless the script is one of checks.
 pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
-    let quotas = &call.policy.quotas;
-    if ScriptId::of(call.policy, call.work).takes_instant_apart() {
-        cmd.arg(call.policy.ahead());
+    if !ScriptId::of(call.policy, call.work).is_operation() {
+        return;
     }
-    match call.work {
-        Work::Take(_) | Work::Look(_) | Work::Drain(_) | Work::ReadLog(_) | Work::ReadTicks { .. } => {}
-        Work::Reserve { hold, .. } | Work::Lease { hold, .. } => _ = cmd.arg(*hold),
-        Work::Once { id, .. } => {
+    let quotas = &call.policy.quotas;
+    let how = match call.work {
+        Work::Take(_) | Work::Look(_) | Work::ReadLog(_) | Work::ReadTicks { .. } => return,
+        Work::Drain(_) => {
+            cmd.arg(Over::Drain.name());
+            "charge"
+        }
+        Work::Reserve { hold, .. } | Work::Lease { hold, .. } => {
+            cmd.arg(*hold).arg(Over::Deny.name());
+            "hold"
+        }
+        Work::Once { id, over, .. } => {
             for quota in quotas {
                 cmd.arg(recorded(quota)).arg(&quota.name).arg(quota.limit.get()).arg(quota.window);
             }
             let is_durable = call.policy.options.durability == Durability::Replica;
-            cmd.arg(4 * quotas.len()).arg(millis_up(id.record_life(call.policy))).arg(u8::from(is_durable));
+            cmd.arg(millis_up(id.record_life(call.policy))).arg(u8::from(is_durable)).arg(over.name());
+            "once"
         }
-        Work::GiveBack(receipt) => _ = give_back(receipt, cmd).arg("charge"),
+        Work::GiveBack(receipt) => {
+            give_back(receipt, cmd);
+            "receipt"
+        }
         Work::Return(lease) => {
-            let LeaseReceipt { charge, made, until } = &**lease;
-            give_back(charge, cmd).arg(*made).arg(*until).arg("lease");
+            give_back(&lease.charge, cmd);
+            cmd.arg(lease.made).arg(lease.until);
+            "lease"
         }
-        Work::Refund(cost) => _ = cmd.arg(*cost).arg("cost"),
+        Work::Refund(cost) => {
+            cmd.arg(*cost);
+            "cost"
+        }
         Work::RefundOnce(_) => {
             quotas.iter().for_each(|quota| _ = cmd.arg(recorded(quota)));
-            cmd.arg(quotas.len()).arg("id");
+            "id"
         }
-        Work::Reset => _ = cmd.arg(millis_up(longest_life(call.policy))).arg("reset"),
-    }
+        Work::Reset => {
+            cmd.arg(millis_up(longest_life(call.policy)));
+            "reset"
+        }
+    };
+    cmd.arg(quotas.len()).arg(how);
 }
 
-fn give_back<'a>(receipt: &Receipt, cmd: &'a mut Cmd) -> &'a mut Cmd {
+fn give_back(receipt: &Receipt, cmd: &mut Cmd) {
     cmd.arg(receipt.at).arg(receipt.cost);
     for entry in &receipt.entries {
         let entry = entry.unwrap_or_default();
         cmd.arg(entry.number).arg(entry.debt);
     }
-    cmd.arg(receipt.entries.len())
 }
 
 /// Reads a record. `word` reports whether it is new or old.

@@ -8,7 +8,7 @@ use super::reply::EXACT;
 use crate::limit::bucket::{Terms, TokenBucket};
 use crate::limit::carried::matched;
 use crate::limit::fixed::FixedWindow;
-use crate::limit::ledger::{Hole, Ledger};
+use crate::limit::ledger::Ledger;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::state::State;
@@ -49,7 +49,7 @@ fn own_places(policy: &Policy, pairs: &[Pair<'_>]) -> Own {
     places
 }
 
-/// Converts debts of other rates, as `bucket_pairs.lua` does.
+/// Converts debts of other rates, as `bucket_carry.lua` does.
 fn carry_over(policy: &Policy, time: Micros, pairs: &[Pair<'_>], own: &Own, states: &mut [State]) {
     let quotas = policy.quotas.iter().enumerate().filter(|(quota, _)| own[*quota].is_none());
     let left_over = pairs.iter().enumerate().filter(|(place, pair)| !own.contains(&Some(*place)) && pair.kind[1] > 0);
@@ -154,10 +154,8 @@ impl<'a> Pair<'a> {
     }
 }
 
+/// Two of the numbers are 0. Former versions wrote them, and further ones.
 fn ledger(numbers: &[u64]) -> Option<Ledger> {
-    let ([mark, born, last, at, shift, turned, rebased], holes) = numbers.split_first_chunk()?;
-    let (holes, []) = holes.as_chunks::<2>() else { return None };
-    let holes = holes.iter().map(|[behind, debt]| Hole { behind: *behind, debt: *debt }).collect();
-    let (mark, born, last) = (*mark, *born, *last);
-    Some(Ledger { mark, born, last, at: *at, shift: *shift, turned: *turned, rebased: *rebased, holes })
+    let [mark, born, last, _, refunded, cleared, ..] = *numbers else { return None };
+    Some(Ledger { mark, born, last, refunded, cleared })
 }

@@ -17,7 +17,7 @@ pub enum Reply {
     /// The shared call could not decide it and charged nothing. A call of its own decides it or
     /// returns the reason.
     Undecided,
-    NotExecuted(NotExecuted),
+    NoVerdict(NoVerdict),
 }
 
 impl Reply {
@@ -32,12 +32,12 @@ impl Reply {
     }
 
     fn refused(why: &str) -> Self {
-        Self::NotExecuted(StoreError::Refused(why.into()).into())
+        Self::NoVerdict(StoreError::Refused(why.into()).into())
     }
 
     /// The script makes no reply of this form, so its call may have charged.
     pub fn malformed() -> Self {
-        Self::NotExecuted(StoreError::Unknown(MALFORMED.into()).into())
+        Self::NoVerdict(StoreError::Unknown(MALFORMED.into()).into())
     }
 }
 
@@ -45,19 +45,17 @@ impl Reply {
 const MALFORMED: &str = "the server's answer to a script is not one that the script makes";
 
 /// The failure behind a reply that is no error and holds no decision.
-pub fn not_an_answer(reason: &NotExecuted) -> Failure {
+pub fn not_an_answer(reason: &NoVerdict) -> Failure {
     match reason {
-        NotExecuted::Failed(StoreError::Refused(why)) if why == CORRUPT_STATE => Failure::new(Kind::Key, CORRUPT_STATE),
-        NotExecuted::Failed(StoreError::Refused(why)) if why == CORRUPT_RECORD => {
-            Failure::new(Kind::Key, CORRUPT_RECORD)
-        }
+        NoVerdict::Failed(StoreError::Refused(why)) if why == CORRUPT_STATE => Failure::new(Kind::Key, CORRUPT_STATE),
+        NoVerdict::Failed(StoreError::Refused(why)) if why == CORRUPT_RECORD => Failure::new(Kind::Key, CORRUPT_RECORD),
         _ => Failure::new(Kind::Answer, MALFORMED),
     }
 }
 
 /// Why a lane has no verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NotExecuted {
+pub enum NoVerdict {
     /// Not executed: this node owns the slot.
     Moved(Address),
     /// Not executed: the slot is moving to this node, which expects one request behind ASKING.
@@ -69,7 +67,7 @@ pub enum NotExecuted {
     Failed(StoreError),
 }
 
-impl From<StoreError> for NotExecuted {
+impl From<StoreError> for NoVerdict {
     fn from(error: StoreError) -> Self {
         Self::Failed(error)
     }
@@ -79,22 +77,22 @@ impl From<StoreError> for NotExecuted {
 /// first write. An error thus means that nothing was charged. A redirection without a host refers
 /// to the server that sent it. A redirection to a node without a name leads nowhere until discovery
 /// finds the node.
-pub fn refused(error: &ServerError, from: &Address) -> NotExecuted {
+pub fn refused(error: &ServerError, from: &Address) -> NoVerdict {
     let details = error.details().unwrap_or_default();
-    let redirected = |to: fn(Address) -> NotExecuted| {
+    let redirected = |to: fn(Address) -> NoVerdict| {
         let named = details.split_ascii_whitespace().nth(1).and_then(Address::parse)?;
         Some(match &*named.host {
-            "?" => NotExecuted::NotNow("the server redirects to a node without a name".into()),
+            "?" => NoVerdict::NotNow("the server redirects to a node without a name".into()),
             "" => to(Address { host: from.host.clone(), ..named }),
             _ => to(named),
         })
     };
     let refusal = match error.kind() {
-        Some(ServerErrorKind::Moved) => redirected(NotExecuted::Moved),
-        Some(ServerErrorKind::Ask) => redirected(NotExecuted::Ask),
-        Some(ServerErrorKind::TryAgain) => Some(NotExecuted::TryAgain),
+        Some(ServerErrorKind::Moved) => redirected(NoVerdict::Moved),
+        Some(ServerErrorKind::Ask) => redirected(NoVerdict::Ask),
+        Some(ServerErrorKind::TryAgain) => Some(NoVerdict::TryAgain),
         _ if executes_nothing(error) || is_read_only(error) => {
-            Some(NotExecuted::NotNow(Failure::of_reply(error).to_string()))
+            Some(NoVerdict::NotNow(Failure::of_reply(error).to_string()))
         }
         _ => None,
     };

@@ -1,4 +1,8 @@
 //! The scripts. Each consists of parts, and servers know it by the SHA-1 of the whole.
+//!
+//! Each algorithm has a script for checks, and one for all other operations. Checks are frequent, so
+//! those of strings are written out for each number of quotas (ADR 6). `tollgate scripts` lists and
+//! prints what runs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,35 +12,30 @@ use redis::Cmd;
 use super::call::By;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::MAX_QUOTAS;
-use crate::store::{Over, Work};
+use crate::store::Work;
 
-/// A part of a script.
+/// The parts of a script.
 macro_rules! lua {
     ($($path:literal),+) => {
         concat!($(include_str!(concat!("../scripts/", $path))),+)
     };
 }
 
-/// The parts of an algorithm's scripts, apart from those of their tasks.
+/// The parts of an algorithm's scripts.
 #[derive(Clone, Copy)]
 struct Parts {
-    /// Begins each script, and defines the state of a key.
+    /// Defines the state of a key.
     state: &'static str,
-    /// The results of a charge, for reservations and ids.
-    noted: &'static str,
     check: &'static str,
-    back: &'static str,
-    drain: &'static str,
+    operation: &'static str,
 }
 
 /// The parts by [`Algorithm`], in its order.
-const PARTS: [Parts; 5] = [
+const PARTS: [Parts; ALGORITHMS.len()] = [
     Parts {
         state: lua!("shared/head.lua", "shared/state.lua", "window/window_state.lua"),
-        noted: lua!("window/window_noted.lua"),
         check: lua!("window/window_check.lua"),
-        back: lua!("window/window_back.lua"),
-        drain: lua!("window/window_drain.lua"),
+        operation: lua!("window/window.lua"),
     },
     Parts {
         state: lua!(
@@ -44,12 +43,10 @@ const PARTS: [Parts; 5] = [
             "shared/state.lua",
             "fixed/fixed.lua",
             "pair/pair_state.lua",
-            "fixed/fixed_pairs.lua"
+            "pair/pair_columns.lua"
         ),
-        noted: lua!("pair/pair_noted.lua", "fixed/fixed_noted.lua"),
         check: lua!("pair/pair_check.lua"),
-        back: lua!("pair/pair_noted.lua", "pair/pair_quotas.lua", "pair/pair_back.lua", "fixed/fixed_back.lua"),
-        drain: lua!("pair/pair_quotas.lua", "fixed/fixed_drain.lua", "pair/pair_drain.lua"),
+        operation: lua!("pair/pair.lua", "fixed/fixed_operations.lua"),
     },
     Parts {
         state: lua!(
@@ -57,27 +54,26 @@ const PARTS: [Parts; 5] = [
             "shared/state.lua",
             "bucket/bucket.lua",
             "pair/pair_state.lua",
-            "bucket/bucket_pairs.lua"
+            "bucket/bucket_carry.lua",
+            "pair/pair_columns.lua"
         ),
-        noted: lua!("pair/pair_noted.lua", "bucket/bucket_noted.lua"),
         check: lua!("pair/pair_check.lua"),
-        back: lua!("pair/pair_noted.lua", "pair/pair_quotas.lua", "pair/pair_back.lua", "bucket/bucket_back.lua"),
-        drain: lua!("pair/pair_quotas.lua", "bucket/bucket_drain.lua", "pair/pair_drain.lua"),
+        operation: lua!("pair/pair.lua", "bucket/bucket_operations.lua"),
     },
-    Parts {
-        state: lua!("log/log_head.lua"),
-        noted: lua!("log/log_noted.lua"),
-        check: lua!("log/log_charge.lua", "log/log.lua"),
-        back: lua!("log/log_back.lua"),
-        drain: lua!("log/log_charge.lua", "log/log_drain.lua"),
-    },
+    Parts { state: lua!("log/log_head.lua"), check: lua!("log/log_check.lua"), operation: lua!("log/log.lua") },
     Parts {
         state: lua!("counter/counter_head.lua"),
-        noted: lua!("counter/counter_noted.lua"),
-        check: lua!("counter/counter.lua", "counter/counter_charge.lua", "counter/counter_note.lua"),
-        back: lua!("counter/counter_back.lua"),
-        drain: lua!("counter/counter_drain.lua", "counter/counter_charge.lua", "counter/counter_after.lua"),
+        check: lua!("counter/counter_check.lua"),
+        operation: lua!("counter/counter.lua"),
     },
+];
+
+const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::SlidingWindow,
+    Algorithm::FixedWindow,
+    Algorithm::TokenBucket,
+    Algorithm::SlidingLog,
+    Algorithm::SlidingCounter,
 ];
 
 /// The script for one task under one algorithm.
@@ -92,102 +88,89 @@ pub struct ScriptId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Task {
     Check,
-    /// A check whose charges are recorded ahead: [`Policy::ahead`].
+    /// A check of sliding windows that records its charges ahead ([`Policy::ahead`]), or sells a
+    /// lease.
     CheckAhead,
-    Reserve,
-    Lease,
-    Once,
-    TakeBack,
+    Operation,
     ReadLog,
-    Drain,
-    DrainOnce,
 }
 
-const ALGORITHMS: [Algorithm; 5] = [
-    Algorithm::SlidingWindow,
-    Algorithm::FixedWindow,
-    Algorithm::TokenBucket,
-    Algorithm::SlidingLog,
-    Algorithm::SlidingCounter,
-];
-
-const TASKS: [Task; 9] = [
-    Task::Check,
-    Task::CheckAhead,
-    Task::Reserve,
-    Task::Lease,
-    Task::Once,
-    Task::TakeBack,
-    Task::ReadLog,
-    Task::Drain,
-    Task::DrainOnce,
-];
+const TASKS: [Task; 4] = [Task::Check, Task::CheckAhead, Task::Operation, Task::ReadLog];
 
 impl ScriptId {
     pub fn of(policy: &Policy, work: &Work) -> Self {
+        let is_window = policy.algorithm == Algorithm::SlidingWindow;
         let task = match work {
-            Work::Take(_) | Work::Look(_) if work.ahead(policy) > 0 => Task::CheckAhead,
+            Work::Lease { .. } if is_window => Task::CheckAhead,
+            Work::Take(_) | Work::Look(_) if is_window && policy.ahead() > 0 => Task::CheckAhead,
             Work::Take(_) | Work::Look(_) => Task::Check,
-            Work::Reserve { .. } => Task::Reserve,
-            Work::Lease { .. } => Task::Lease,
-            Work::Drain(_) => Task::Drain,
-            Work::Once { over: Over::Deny, .. } => Task::Once,
-            Work::Once { over: Over::Drain, .. } => Task::DrainOnce,
-            Work::GiveBack(_) | Work::Return(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => Task::TakeBack,
             // A plain read of ticks has no script.
             Work::ReadLog(_) | Work::ReadTicks { .. } => Task::ReadLog,
+            _ => Task::Operation,
         };
-        let is_written_out = !matches!(policy.algorithm, Algorithm::SlidingLog | Algorithm::SlidingCounter)
-            && matches!(task, Task::Check | Task::CheckAhead | Task::Reserve | Task::Lease | Task::Once);
-        let quotas = if is_written_out { policy.quotas.len().clamp(1, MAX_QUOTAS) } else { 1 };
+        let quotas = if is_written_out(policy.algorithm, task) { policy.quotas.len().clamp(1, MAX_QUOTAS) } else { 1 };
         Self { algorithm: policy.algorithm, task, quotas }
     }
 
-    /// Whether it records charges ahead of TIME.
+    /// Whether it is the one for operations other than checks.
+    pub fn is_operation(self) -> bool {
+        self.task == Task::Operation
+    }
+
+    /// Whether its checks have the time ahead and the mark of a lease among their numbers.
     pub fn records_ahead(self) -> bool {
-        let pair = matches!(self.algorithm, Algorithm::FixedWindow | Algorithm::TokenBucket);
-        matches!(self.task, Task::CheckAhead | Task::Lease) && !pair
+        self.task == Task::CheckAhead
     }
 
-    /// Whether the time ahead is an argument of its own. Sliding windows have it among the numbers
-    /// of each check, since their checks share calls.
-    pub fn takes_instant_apart(self) -> bool {
-        self.records_ahead() && self.algorithm != Algorithm::SlidingWindow
+    /// All scripts.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let tasks = ALGORITHMS.into_iter().flat_map(|algorithm| TASKS.map(|task| (algorithm, task)));
+        let exists = |(algorithm, task): &(Algorithm, Task)| match task {
+            Task::CheckAhead => *algorithm == Algorithm::SlidingWindow,
+            Task::ReadLog => *algorithm == Algorithm::SlidingLog,
+            Task::Check | Task::Operation => true,
+        };
+        tasks.filter(exists).flat_map(|(algorithm, task)| {
+            let most = if is_written_out(algorithm, task) { MAX_QUOTAS } else { 1 };
+            (1..=most).map(move |quotas| Self { algorithm, task, quotas })
+        })
     }
 
-    /// Joins the parts of the script.
-    fn parts(self) -> String {
-        let Parts { state, noted, check, back, drain } = PARTS[self.algorithm as usize];
-        let check = check.replace("-- decide\n", lua!("shared/decide.lua"));
-        let kept = |section: &str| if self.records_ahead() { section.to_owned() } else { String::new() };
-        let [check, drain] = [&*check, drain].map(|part| replaced(part, "ahead", kept));
-        let (check, drain) = (&*check, &*drain);
-        let ahead = if self.takes_instant_apart() { lua!("reserve/ahead_head.lua") } else { "" };
-        match self.task {
+    /// The name for people, such as `sliding-window-check-2`.
+    pub fn name(self) -> String {
+        let task = match self.task {
+            Task::Check => "check",
+            Task::CheckAhead => "check-ahead",
+            Task::Operation => "operation",
+            Task::ReadLog => "read",
+        };
+        let quotas =
+            if is_written_out(self.algorithm, self.task) { format!("-{}", self.quotas) } else { String::new() };
+        format!("{}-{task}{quotas}", self.algorithm.name())
+    }
+
+    /// Joins the parts of the script, which repeat some lines for each quota.
+    fn write_out(self) -> String {
+        let Parts { state, check, operation } = PARTS[self.algorithm as usize];
+        let source = match self.task {
             Task::Check | Task::CheckAhead => {
-                [ahead, state, &replaced(check, "noted", |_| String::new()), "return reply\n"].concat()
+                let check = check.replace("-- decide\n", lua!("shared/decide.lua"));
+                let ahead = |section: &str| if self.records_ahead() { section.to_owned() } else { String::new() };
+                [state, &replaced(&check, "ahead", ahead)].concat()
             }
-            Task::Reserve | Task::Lease => {
-                let (head, hold) = (lua!("reserve/hold_head.lua"), lua!("reserve/hold.lua"));
-                [head, ahead, state, noted, hold, check, "return reply\n"].concat()
-            }
-            Task::Drain => [state, noted, &replaced(drain, "noted", |_| String::new()), "return reply\n"].concat(),
-            Task::DrainOnce => {
-                let head = lua!("shared/record.lua", "once/once_head.lua");
-                [head, state, noted, drain, lua!("drain/drain_once.lua")].concat()
-            }
-            Task::Once => {
-                let head = lua!("shared/record.lua", "once/once_head.lua");
-                [head, state, noted, lua!("once/once_note.lua"), check, lua!("once/once.lua")].concat()
-            }
-            Task::TakeBack => {
-                [lua!("shared/record.lua", "refund/back_head.lua"), state, back, lua!("refund/back.lua")].concat()
+            Task::Operation => {
+                let (head, end) = (lua!("operation/operation_head.lua"), lua!("operation/operation.lua"));
+                [head, state, operation, end].concat()
             }
             Task::ReadLog => lua!("log/log_read.lua").to_owned(),
-        }
+        };
+        replaced(&source, "each", |each| {
+            let of = |quota: usize| each.replace("[_q", &format!("[{quota}")).replace("_q", &format!("_{quota}"));
+            (1..=self.quotas).map(of).collect()
+        })
     }
 
-    /// Returns the source, which repeats some parts for each quota.
+    /// Returns the source.
     pub fn source(self) -> &'static str {
         &self.loaded().source
     }
@@ -203,14 +186,17 @@ impl ScriptId {
 
     fn loaded(self) -> &'static Loaded {
         SCRIPTS[self.algorithm as usize][self.task as usize][self.quotas - 1].get_or_init(|| {
-            let source = replaced(&self.parts(), "each", |each| {
-                let of = |quota: usize| each.replace("[_q", &format!("[{quota}")).replace("_q", &format!("_{quota}"));
-                (1..=self.quotas).map(of).collect()
-            });
+            let source = self.write_out();
             let hash = redis::Script::new(&source).get_hash().to_owned();
             Loaded { source, hash, used: AtomicBool::new(false) }
         })
     }
+}
+
+/// Whether the script is written out for each number of quotas.
+fn is_written_out(algorithm: Algorithm, task: Task) -> bool {
+    let is_string = !matches!(algorithm, Algorithm::SlidingLog | Algorithm::SlidingCounter);
+    is_string && matches!(task, Task::Check | Task::CheckAhead)
 }
 
 /// Replaces each section of a source that lies between `-- <name>` and `-- end <name>`.
@@ -252,17 +238,8 @@ pub fn wanted() -> Vec<&'static str> {
 
 /// Returns the scripts that a new process is likely to call.
 fn usual() -> impl Iterator<Item = ScriptId> {
-    let is_usual = |ScriptId { algorithm, task, quotas }: &ScriptId| match (algorithm, task) {
-        (_, Task::Drain | Task::DrainOnce | Task::CheckAhead | Task::Lease) => false,
-        (Algorithm::SlidingLog, _) => *quotas == 1,
-        (Algorithm::SlidingCounter, task) => *quotas == 1 && *task != Task::ReadLog,
-        (_, Task::Check) => *quotas <= USUAL_QUOTAS,
-        (_, task) => *quotas == 1 && *task != Task::ReadLog,
-    };
-    let tasks = ALGORITHMS.into_iter().flat_map(|algorithm| TASKS.map(|task| (algorithm, task)));
-    tasks
-        .flat_map(|(algorithm, task)| (1..=USUAL_QUOTAS).map(move |quotas| ScriptId { algorithm, task, quotas }))
-        .filter(is_usual)
+    ScriptId::all()
+        .filter(|script| script.quotas <= USUAL_QUOTAS && matches!(script.task, Task::Check | Task::Operation))
 }
 
 /// The room that most calls need, so that they are written without growing.

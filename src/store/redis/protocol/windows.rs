@@ -11,12 +11,12 @@ use crate::limit::policy::Policy;
 use crate::limit::quota::Quota;
 use crate::limit::state::State;
 use crate::limit::time::Micros;
-use crate::limit::window::{BUCKETS, Grid, SlidingWindow};
+use crate::limit::window::{Grid, STEPS, SlidingWindow};
 
 /// The bytes of a column without its sums.
 const COLUMN: usize = 34;
 
-/// The number of buckets before the last one whose sums are kept.
+/// The number of steps before the last one whose sums are kept.
 const KEPT: usize = 129;
 
 /// Reads the state of each quota at `time`, us.
@@ -72,17 +72,16 @@ impl<'a> WindowState<'a> {
         (is_whole && mark <= EXACT).then_some(Self { mark, columns })
     }
 
-    /// Returns the history of one quota at `time`, us. Buckets more than a window ahead do not
+    /// Returns the history of one quota at `time`, us. Steps more than a window ahead do not
     /// count: a clock that has since been set wrote them.
     fn of(&self, quota: &Quota, time: Micros) -> SlidingWindow {
         let grid = Grid::new(quota.window);
         let of_kind = |kind| self.columns.iter().find(|column| column.kind == kind);
         // After a limit crossed 2^32, the counts are still in the column with the other width.
         let column = of_kind(window_kind(quota)).or_else(|| of_kind(window_kind(quota) ^ 1));
-        let is_seen = |bucket: &Count| bucket.units > 0 && bucket.number <= grid.bucket_at(time) + BUCKETS;
-        let mut history = column.map_or_else(SlidingWindow::default, |column| {
-            SlidingWindow::from_buckets(column.buckets().filter(is_seen))
-        });
+        let is_seen = |step: &Count| step.units > 0 && step.number <= grid.step_at(time) + STEPS;
+        let mut history = column
+            .map_or_else(SlidingWindow::default, |column| SlidingWindow::from_steps(column.steps().filter(is_seen)));
         history.mark(self.mark);
         history
     }
@@ -102,8 +101,8 @@ impl<'a> Column<'a> {
         is_sound.then_some((Self { kind, first, last, total, sums }, rest))
     }
 
-    /// Returns the count of each bucket, from the first one whose own and previous sums are kept.
-    fn buckets(&self) -> impl Iterator<Item = Count> {
+    /// Returns the count of each step, from the first one whose own and previous sums are kept.
+    fn steps(&self) -> impl Iterator<Item = Count> {
         let oldest = self.first.max((self.last + 1).saturating_sub(KEPT as u64));
         (oldest..=self.last).scan(self.sum(oldest.checked_sub(1)), |before, index| {
             let sum = self.sum(Some(index));
@@ -113,12 +112,12 @@ impl<'a> Column<'a> {
         })
     }
 
-    /// Returns the total at the end of a bucket; 0 before the first.
-    fn sum(&self, bucket: Option<u64>) -> u64 {
-        match bucket {
-            Some(bucket) if bucket >= self.last => self.total,
-            Some(bucket) if bucket >= self.first => {
-                let (place, width) = ((bucket - self.first) as usize % KEPT, width(self.kind));
+    /// Returns the total at the end of a step; 0 before the first.
+    fn sum(&self, step: Option<u64>) -> u64 {
+        match step {
+            Some(step) if step >= self.last => self.total,
+            Some(step) if step >= self.first => {
+                let (place, width) = ((step - self.first) as usize % KEPT, width(self.kind));
                 let sum = &self.sums[place * width..][..width];
                 sum.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
             }

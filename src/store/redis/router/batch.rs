@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::limit::time::Micros;
 use crate::store::redis::lane::Lane;
-use crate::store::redis::protocol::reply::NotExecuted;
+use crate::store::redis::protocol::reply::NoVerdict;
 use crate::store::redis::request::{Piece, ReplyTo, given_up};
 use crate::store::redis::router::{RedisStore, Unanswered};
 use crate::store::{CheckRequest, Done, StoreError, Taken, Work};
@@ -24,7 +24,7 @@ impl RedisStore {
         checks: &[CheckRequest<'_>],
         mut tell: impl FnMut(usize, Result<Taken, StoreError>) + Send,
     ) {
-        let (since, span) = (self.topology.clock().now(), StoreSpan::none());
+        let (since, span) = (self.topology.shared.clock.now(), StoreSpan::none());
         let (caller, mut answers) = mpsc::unbounded_channel();
         let mut waiting: Vec<Option<Unanswered>> = Vec::with_capacity(checks.len());
         let mut retries = FuturesUnordered::new();
@@ -83,7 +83,7 @@ impl RedisStore {
         place: usize,
         check: &CheckRequest<'_>,
         since: Micros,
-        sent: (Unanswered, NotExecuted),
+        sent: (Unanswered, NoVerdict),
     ) -> (usize, Result<Taken, StoreError>) {
         let span = StoreSpan::none();
         let target = self.target(check.subject, check.work(), &check.metas, &span, since);

@@ -13,22 +13,20 @@ use crate::store::redis::observe::Observer;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::failure::{self, Failure};
 use crate::store::redis::protocol::keys::Tag;
-use crate::store::redis::protocol::reply::NotExecuted;
+use crate::store::redis::protocol::reply::NoVerdict;
 use crate::store::redis::request::{KeyRequest, ReplyTo, given_up};
 use crate::store::redis::router::retry::{RetryBudget, can_do_without_metas};
-use crate::store::redis::topology::{Kind, Moving, Topology};
+use crate::store::redis::topology::{Layout, Moving, Topology};
 use crate::store::{Done, Meta, StoreError, Subject, Work};
 use crate::telemetry::traces::StoreSpan;
 
 mod batch;
 
-mod history;
+mod reads;
 
 pub(super) mod place;
 
 mod retry;
-
-mod ticks;
 
 /// The most tries of one operation. Its deadline usually comes first.
 const TRIES: usize = 1000;
@@ -65,7 +63,7 @@ impl RedisStore {
     /// As there.
     pub async fn run(&self, subject: &Subject, work: Work, metas: &[Meta]) -> Result<Done, StoreError> {
         let span = StoreSpan::start(if work.takes_back() { "store.give_back" } else { "store.take" });
-        let since = self.topology.clock().now();
+        let since = self.topology.shared.clock.now();
         let answer = self.route(self.target(subject, work, metas, &span, since), None).await;
         span.end(answer.as_ref().err().map(StoreError::kind));
         answer
@@ -81,7 +79,7 @@ impl RedisStore {
         since: Micros,
     ) -> Target<'a> {
         let tag = Arc::new(Tag::new(&self.key_prefix, &subject.key));
-        let (slot, budget) = (tag.slot(), RetryBudget::new(self.topology.clock(), since, subject.policy.timeout));
+        let (slot, budget) = (tag.slot(), RetryBudget::new(&self.topology.shared.clock, since, subject.policy.timeout));
         let passed = PassedOn { lanes: Vec::new(), given_up_from: budget.given_up_from, charges: work.may_charge() };
         Target { subject, tag, slot, work, metas, span, budget, passed }
     }
@@ -91,7 +89,7 @@ impl RedisStore {
     async fn route(
         &self,
         mut target: Target<'_>,
-        mut sent: Option<(Unanswered, NotExecuted)>,
+        mut sent: Option<(Unanswered, NoVerdict)>,
     ) -> Result<Done, StoreError> {
         let mut asking = None;
         for _ in 0..TRIES {
@@ -133,8 +131,8 @@ impl RedisStore {
     /// Builds a request for `lane`. On a moving slot it has no metas, if one key then remains.
     fn request(&self, target: &Target<'_>, lane: &Lane, reply_to: ReplyTo) -> KeyRequest {
         let Target { subject, tag, slot, work, metas, span, budget, passed: _ } = target;
-        let is_bare =
-            can_do_without_metas(&subject.policy, work, metas) && self.moving.holds(*slot, self.topology.clock().now());
+        let is_bare = can_do_without_metas(&subject.policy, work, metas)
+            && self.moving.holds(*slot, self.topology.shared.clock.now());
         KeyRequest {
             tag: tag.clone(),
             policy: subject.policy.clone(),
@@ -155,7 +153,7 @@ impl RedisStore {
     /// When the server may have executed the call, or the check's time is up.
     async fn prepare_retry(
         &self,
-        reason: NotExecuted,
+        reason: NoVerdict,
         Target { subject, slot, work, metas, budget, passed, .. }: &mut Target<'_>,
         lane: &Lane,
     ) -> Result<Option<Address>, StoreError> {
@@ -166,26 +164,26 @@ impl RedisStore {
                 if work.may_charge() {
                     lane.shard().refuse(&Failure::new(failure::Kind::Moved, why));
                 }
-                NotExecuted::NotNow(why.into())
+                NoVerdict::NotNow(why.into())
             }
         };
         match reason {
-            NotExecuted::Moved(address) => {
+            NoVerdict::Moved(address) => {
                 metrics.retried(Retry::Moved);
                 self.topology.moved(slot, &address);
                 passed.note(lane, Some(address));
                 budget.redirected().await?;
             }
-            NotExecuted::Ask(address) => {
+            NoVerdict::Ask(address) => {
                 metrics.retried(Retry::Ask);
                 passed.note(lane, Some(address.clone()));
                 budget.redirected().await?;
                 return Ok(Some(address));
             }
-            NotExecuted::TryAgain => {
+            NoVerdict::TryAgain => {
                 metrics.retried(Retry::TryAgain);
                 passed.note(lane, None);
-                let now = self.topology.clock().now();
+                let now = self.topology.shared.clock.now();
                 if can_do_without_metas(&subject.policy, work, metas) && !self.moving.holds(slot, now) {
                     self.moving.note(slot, now);
                 } else if waits_in_vain(&subject.policy, budget) {
@@ -194,8 +192,8 @@ impl RedisStore {
                     budget.pause(TRY_AGAIN.into()).await?;
                 }
             }
-            NotExecuted::NotNow(why) => {
-                self.topology.request_refresh();
+            NoVerdict::NotNow(why) => {
+                self.topology.shared.request_refresh();
                 // The server will hardly execute it in time. The next check asks it anew.
                 if lane.shard().is_refusing() && self.is_owned_by(slot, lane) && budget.left() <= REFUSES {
                     return Err(StoreError::Refused(why));
@@ -204,19 +202,19 @@ impl RedisStore {
                 budget.pause(why).await?;
             }
             // The call was not sent, and another node may own the slot by now.
-            NotExecuted::Failed(StoreError::Unreachable(why)) if !self.is_owned_by(slot, lane) => {
+            NoVerdict::Failed(StoreError::Unreachable(why)) if !self.is_owned_by(slot, lane) => {
                 budget.pause(why).await?;
             }
-            NotExecuted::Failed(error) => return Err(error),
+            NoVerdict::Failed(error) => return Err(error),
         }
         Ok(None)
     }
 
     /// Why a redirection leads nowhere, if it does. A server outside a cluster owns every slot, so
     /// the node follows no redirection of it.
-    fn nowhere(&self, reason: &NotExecuted, lane: &Lane) -> Option<&'static str> {
-        let (NotExecuted::Moved(address) | NotExecuted::Ask(address)) = reason else { return None };
-        if self.topology.kind() != Kind::Cluster {
+    fn nowhere(&self, reason: &NoVerdict, lane: &Lane) -> Option<&'static str> {
+        let (NoVerdict::Moved(address) | NoVerdict::Ask(address)) = reason else { return None };
+        if self.topology.kind() != Layout::Cluster {
             return Some("the server redirects to another one, but is part of no cluster");
         }
         (address == lane.address()).then_some("the server redirects to itself")
@@ -228,7 +226,7 @@ impl RedisStore {
 
     fn owner(&self, slot: u16) -> Result<Lane, StoreError> {
         self.topology.owner(slot).ok_or_else(|| {
-            self.topology.request_refresh();
+            self.topology.shared.request_refresh();
             StoreError::Unreachable(self.topology.nobody(slot))
         })
     }

@@ -23,6 +23,6 @@ impl RedisStore {
         let tag = Tag::new(&self.key_prefix, key);
         let slot = tag.slot();
         let shard = self.topology.owner(slot).map(|lane| lane.address().to_string());
-        Place { keys: Call::keys_of_check(&tag, policy, self.topology.clock().now()), slot, shard }
+        Place { keys: Call::keys_of_check(&tag, policy, self.topology.shared.clock.now()), slot, shard }
     }
 }

@@ -8,14 +8,13 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::watch;
 
-use crate::clock::Clock;
 use crate::limit::slot::SLOTS;
 use crate::limit::time::Micros;
 use crate::store::redis::lane::Lane;
 use crate::store::redis::lane::shared::{Shared, shard_events};
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::failure::{Failure, MOST_TEXT, cleaned};
-use crate::store::redis::topology::table::{Kind, NOBODY, Table};
+use crate::store::redis::topology::table::{Layout, NOBODY, Table};
 use crate::store::{ShardHealth, ShardReading};
 use crate::telemetry::limiter::Limiter;
 use crate::telemetry::metrics::Distribution;
@@ -85,15 +84,7 @@ impl Topology {
         }
     }
 
-    pub fn clock(&self) -> &Clock {
-        &self.shared.clock
-    }
-
-    pub fn shared(&self) -> &Shared {
-        &self.shared
-    }
-
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> Layout {
         self.table.load().kind
     }
 
@@ -120,7 +111,7 @@ impl Topology {
 
     /// Records a server's report that `address` owns the slot now.
     pub fn moved(&self, slot: u16, address: &Address) {
-        self.request_refresh();
+        self.shared.request_refresh();
         // After a failover all waiting requests receive this report. The first of them has updated
         // the table.
         let is_known = || self.table.load().owner(slot).is_some_and(|owner| owner.address() == address);
@@ -154,12 +145,7 @@ impl Topology {
     /// If the log may have a line about another server or cluster now, returns how many it did not
     /// have since the last one.
     pub fn may_log_change(&self) -> Option<u64> {
-        self.changes.pass(self.clock().now())
-    }
-
-    /// Requests a new topology soon.
-    pub fn request_refresh(&self) {
-        self.shared.request_refresh();
+        self.changes.pass(self.shared.clock.now())
     }
 
     /// Returns the primaries, and whether they are reachable.
@@ -183,7 +169,7 @@ impl Topology {
     /// Returns the age of the last report of the topology, us; none before the first report.
     pub fn age(&self) -> Option<Micros> {
         let is_known = *self.known.borrow();
-        is_known.then(|| self.clock().now().saturating_sub(self.learned.load(Ordering::Relaxed)))
+        is_known.then(|| self.shared.clock.now().saturating_sub(self.learned.load(Ordering::Relaxed)))
     }
 
     /// Returns the readings of each primary.
@@ -238,7 +224,7 @@ impl Topology {
 
     /// Replaces the table with a server's report about nodes with these `ids`. Lanes without slots
     /// end, unless slots are moving there.
-    pub fn learn(&self, kind: Kind, ranges: &[(u16, u16, Address)], ids: BTreeSet<String>) {
+    pub fn learn(&self, kind: Layout, ranges: &[(u16, u16, Address)], ids: BTreeSet<String>) {
         let _writing = self.lock();
         self.shared.know(ids);
         let old = self.table.load_full();
@@ -270,7 +256,7 @@ impl Topology {
                 self.shared.generations.moved(slot);
             }
         }
-        self.learned.store(self.clock().now(), Ordering::Relaxed);
+        self.learned.store(self.shared.clock.now(), Ordering::Relaxed);
         self.known.send_replace(true);
     }
 }

@@ -16,11 +16,11 @@ use crate::store::redis::connect::questions::{self, bounded};
 use crate::store::redis::lane::Lane;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::cluster_slots;
-use crate::store::redis::protocol::failure::{Failure, Kind as Failed};
+use crate::store::redis::protocol::failure::{Failure, Kind};
 use crate::store::redis::protocol::info::{Info, info_of};
 use crate::store::redis::protocol::server_error::unless_error;
 use crate::store::redis::topology::current::Topology;
-use crate::store::redis::topology::table::Kind;
+use crate::store::redis::topology::table::Layout;
 use crate::telemetry::limiter::Limiter;
 
 /// The interval of requests while nothing looks wrong.
@@ -69,9 +69,9 @@ impl Watcher {
         let (mut refresh_requested, mut complained) = (true, false);
         while let Some(topology) = self.topology.upgrade() {
             let address = self.next(&topology);
-            let began = topology.clock().now();
+            let began = topology.shared.clock.now();
             let asked = self.query(&topology, &address, refresh_requested).await;
-            let took = Duration::from_micros(topology.clock().now().saturating_sub(began));
+            let took = Duration::from_micros(topology.shared.clock.now().saturating_sub(began));
             self.timeout = match asked {
                 Ok(()) => (took * 2).clamp(TIMEOUT.0, TIMEOUT.1),
                 Err(_) => (self.timeout * 3 / 2).min(TIMEOUT.1),
@@ -88,7 +88,7 @@ impl Watcher {
                 }
                 Err(error) => {
                     self.failures += 1;
-                    let is_foreign = !error.is_told() || matches!(error.kind, Failed::Login | Failed::NoCluster);
+                    let is_foreign = !error.is_told() || matches!(error.kind, Kind::Login | Kind::NoCluster);
                     self.foreign_answers = if is_foreign { self.foreign_answers + 1 } else { 0 };
                     if !error.is_told() {
                         self.connections.remove(&address);
@@ -96,10 +96,10 @@ impl Watcher {
                     if !self.connections.contains_key(&address) && error.is_refusal() {
                         interval = REFUSED;
                     }
-                    let is_new = topology.kind() == Kind::Unknown;
-                    let is_lost = topology.kind() == Kind::Cluster && self.failures >= round(&topology);
+                    let is_new = topology.kind() == Layout::Unknown;
+                    let is_lost = topology.kind() == Layout::Cluster && self.failures >= round(&topology);
                     if (is_new || is_lost)
-                        && let Some(suppressed) = complaints.pass(topology.clock().now())
+                        && let Some(suppressed) = complaints.pass(topology.shared.clock.now())
                     {
                         complained = is_lost;
                         let what = match is_new {
@@ -118,7 +118,7 @@ impl Watcher {
             let pause = if well { EVERY } else { WHILE_DOWN };
             refresh_requested = tokio::time::timeout(pause, topology.shared.refresh.notified()).await.is_ok() || !well;
             // A step of one reaches every node, whatever their number.
-            if asked.is_err() || refresh_requested && topology.kind() == Kind::Cluster {
+            if asked.is_err() || refresh_requested && topology.kind() == Layout::Cluster {
                 self.turn += 1;
             }
         }
@@ -141,16 +141,16 @@ impl Watcher {
         };
         let mut kind = topology.kind();
         let may_be_gone = match kind {
-            Kind::Unknown => true,
-            Kind::Single => refresh_requested,
+            Layout::Unknown => true,
+            Layout::Single => refresh_requested,
             // A former node of the cluster that starts anew must not replace the cluster.
-            Kind::Cluster => self.foreign_answers >= round(topology),
+            Layout::Cluster => self.foreign_answers >= round(topology),
         };
         if may_be_gone {
             let info = bounded(self.timeout, questions::info(&mut connection)).await?;
             kind = Self::learn_single(topology, &Info(&info), address)?;
         }
-        if kind == Kind::Cluster {
+        if kind == Layout::Cluster {
             let mut both = redis::pipe();
             both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
             let mut replies = bounded(self.timeout, connection.send_all(&both)).await?;
@@ -158,7 +158,7 @@ impl Watcher {
             let is_up = match info_of(info) {
                 Ok(info) => Info(&info).field("cluster_state") == Some("ok"),
                 // A user with the right to CLUSTER SLOTS alone.
-                Err(failure) if failure.kind == Failed::Rights => true,
+                Err(failure) if failure.kind == Kind::Rights => true,
                 Err(failure) => return Err(failure.about("CLUSTER")),
             };
             let reply = unless_error(reply).map_err(|failure| failure.about("CLUSTER SLOTS"))?;
@@ -167,7 +167,7 @@ impl Watcher {
             let table = topology.table.load();
             let lane = table.lane(address);
             if !is_up && *topology.known.borrow() {
-                let down = Failure::new(Failed::NotNow, "CLUSTERDOWN: the node says that the cluster is down");
+                let down = Failure::new(Kind::NotNow, "CLUSTERDOWN: the node says that the cluster is down");
                 lane.inspect(|lane| lane.shard().refuse(&down));
                 return Err(down);
             }
@@ -178,7 +178,7 @@ impl Watcher {
             let ids = cluster_slots::ids(&reply);
             let is_known = |owner| table.lane(owner).is_some();
             let are_elsewhere = || lane.is_none() && !owners.iter().any(|(.., owner)| is_known(owner));
-            if table.kind == Kind::Cluster && topology.shared.are_foreign(&ids).unwrap_or_else(are_elsewhere) {
+            if table.kind == Layout::Cluster && topology.shared.are_foreign(&ids).unwrap_or_else(are_elsewhere) {
                 // The known nodes may return soon, and have all counts.
                 if self.foreign_answers < round(topology) {
                     let sentence = "it belongs to another cluster than the one that is known";
@@ -192,20 +192,20 @@ impl Watcher {
                     );
                 }
             }
-            topology.learn(Kind::Cluster, &owners, ids);
+            topology.learn(Layout::Cluster, &owners, ids);
         }
         Ok(())
     }
 
     /// Accepts a server outside a cluster as the owner of all slots. Rejects a replica, since
     /// another seed must be its primary.
-    fn learn_single(topology: &Topology, info: &Info<'_>, address: &Address) -> Result<Kind, Failure> {
+    fn learn_single(topology: &Topology, info: &Info<'_>, address: &Address) -> Result<Layout, Failure> {
         if info.is_cluster() && address.socket().is_some() {
             let sentence = "the server behind the socket is part of a cluster: name its nodes by redis://host:port";
-            return Err(Failure::new(Failed::NotRedis, sentence));
+            return Err(Failure::new(Kind::NotRedis, sentence));
         }
         if info.is_cluster() {
-            return Ok(Kind::Cluster);
+            return Ok(Layout::Cluster);
         }
         if info.is_sentinel() {
             return Err(sentinel());
@@ -214,20 +214,20 @@ impl Watcher {
             let sentence = "the seed is a replica; name its primary as well";
             return Err(Failure::connection(sentence));
         }
-        if topology.kind() == Kind::Cluster
+        if topology.kind() == Layout::Cluster
             && let Some(suppressed) = topology.may_log_change()
         {
             tracing::warn!(%address, suppressed, "the cluster is gone: this server, which is none, keeps all counts alone from now on");
         }
-        if topology.kind() == Kind::Unknown && topology.seeds.len() > 1 {
+        if topology.kind() == Layout::Unknown && topology.seeds.len() > 1 {
             tracing::warn!(
                 %address,
                 "of several seeds this one is no cluster, so it keeps all counts alone: every node must be told the \
                  same, or each counts by itself"
             );
         }
-        topology.learn(Kind::Single, &[(0, SLOTS - 1, address.clone())], BTreeSet::new());
-        Ok(Kind::Single)
+        topology.learn(Layout::Single, &[(0, SLOTS - 1, address.clone())], BTreeSet::new());
+        Ok(Layout::Single)
     }
 
     /// Returns the next node to ask, usually one of the connected primaries. Once each of them has

@@ -19,7 +19,7 @@ mod table;
 pub use current::Topology;
 pub use moving::Moving;
 pub use sentinel::Sentinels;
-pub use table::Kind;
+pub use table::Layout;
 
 /// Starts to learn the topology from `seeds`.
 pub fn open(seeds: Vec<Address>, shared: Arc<Shared>) -> Arc<Topology> {

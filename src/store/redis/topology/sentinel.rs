@@ -22,7 +22,7 @@ use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::failure::{Failure, MOST_TEXT, cleaned};
 use crate::store::redis::protocol::sentinel::{Ballot, Named, Vote};
 use crate::store::redis::topology::current::Topology;
-use crate::store::redis::topology::table::Kind;
+use crate::store::redis::topology::table::Layout;
 
 /// The interval of questions while nothing looks wrong.
 const EVERY: Duration = Duration::from_secs(1);
@@ -69,7 +69,7 @@ type Answered = (usize, Sentinel, Result<Named, Failure>);
 /// Starts the task.
 pub fn start(topology: &Arc<Topology>, sentinels: Sentinels) {
     let nodes = sentinels.nodes.iter().cloned().enumerate();
-    let sentinel = |address| Sentinel::new(address, topology.clock().clone());
+    let sentinel = |address| Sentinel::new(address, topology.shared.clock.clone());
     let idle: Vec<Idle> = nodes.map(|(place, address)| (place, sentinel(address), Duration::ZERO)).collect();
     let watcher = Watcher {
         topology: Arc::downgrade(topology),
@@ -169,7 +169,7 @@ impl Watcher {
     }
 
     fn log(&mut self, topology: &Topology, reason: Option<&str>) {
-        let now = topology.clock().now();
+        let now = topology.shared.clock.now();
         match (reason, self.doubted) {
             (None, Some((_, true))) => tracing::info!("a majority of the sentinels names the primary again"),
             (Some(reason), Some((since, false))) if now >= since + DOUBTED => {
@@ -196,6 +196,6 @@ fn follow(topology: &Topology, Named { epoch, primary }: &Named) {
     if let Some(suppressed) = topology.may_log_change() {
         tracing::info!(%primary, epoch, suppressed, "a majority of the sentinels names this primary");
     }
-    topology.learn(Kind::Single, &[(0, SLOTS - 1, primary.clone())], BTreeSet::new());
+    topology.learn(Layout::Single, &[(0, SLOTS - 1, primary.clone())], BTreeSet::new());
     old.lanes.iter().filter(|lane| lane.address() != primary).for_each(Lane::close);
 }

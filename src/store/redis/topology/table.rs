@@ -4,9 +4,9 @@ use crate::store::redis::lane::Lane;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::cluster_slots::MAX_PRIMARIES;
 
-/// The kind of the servers.
+/// How the servers divide the keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum Layout {
     /// No server has answered yet.
     #[default]
     Unknown,
@@ -16,7 +16,7 @@ pub enum Kind {
 
 #[derive(Debug, Clone, Default)]
 pub struct Table {
-    pub kind: Kind,
+    pub kind: Layout,
     pub lanes: Vec<Lane>,
     /// For each slot, the index of its owner in `lanes`, or [`NOBODY`]. Empty until the topology is
     /// known. Indices instead of lanes keep a copy of the table at 32 KiB.

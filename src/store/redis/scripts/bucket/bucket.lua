@@ -5,12 +5,9 @@
 --
 -- Numbers of a quota: fractions repaid in a us; fractions that a unit costs; burst; 0; 0; 0.
 --
--- The tail begins with the instant until which reservations may be undone, us. The ledger's other
--- numbers follow, then its holes. Each hole has the debt before it and its length. The core's
--- `ledger.rs` explains them.
-
--- The numbers at the start of a tail.
-local NUMBERS = '>I8I8I8I8I8I8I8'
+-- The tail is the ledger, which the core's `ledger.rs` explains: until when reservations may be
+-- undone, us; the first and the last number; 0; all refunded debt; the first number since a refund
+-- by cost; 0. Former versions wrote numbers for the zeros, and more of them.
 
 local function ends_at(repaid, _, _, _, _, at, debt)
   return at + math.ceil(debt / repaid)
@@ -27,7 +24,7 @@ local function standing(repaid, price, burst, _, _, _, at, debt)
   return (room - room % price) / price, now, owed
 end
 
-local function charge(_, price, at, owed, cost)
+local function added(_, price, at, owed, cost)
   return at, owed + cost * price
 end
 

@@ -1,32 +1,89 @@
--- Decides a list of costs for one key against all quotas of its policy, and charges the allowed
--- ones to the current tick. It follows `counter_head.lua`.
---
--- Reply {TIME, counts}         The former counts of the ticks, by commas; an empty one is 0.
---       {TIME, counts, mark}   Reservations may be undone until `mark`, us.
+-- The operations of `operation_head.lua` on sliding counters. All quotas share the counts.
 
-if spoilt then
+if spoilt and how ~= 'reset' then
   return {now, ''}
 end
 
-local reply = {now, table.concat(told, ',')}
-if marked > now then
-  reply[3] = marked
-end
-
-local room = math.huge
+local state_keys, behind, charged, most = KEYS, {}, 0, 0
 for q = 1, quotas do
   behind[q], limit[q], at = read_at('<dd', numbers, at)
-  counted[q] = sum - sums[before - behind[q]]
-  room = math.min(room, limit[q] - counted[q])
+  room[q] = limit[q] - (sum - sums[before - behind[q]])
+  most = math.max(most, room[q])
+end
+local runs = runs_at(numbers, at)
+-- A drain takes as much as any quota has room for.
+for q = 1, quotas do
+  drains[q] = most
 end
 
--- Decides the costs in order. Each is charged to all quotas or to none.
-while at <= #numbers do
-  local cost, times
-  cost, times, at = read_at('<dd', numbers, at)
-  if cost > 0 then
-    local fit = math.min(times, math.floor((room - charged) / cost))
-    charged = charged + math.max(fit, 0) * cost
+local function charge(parts)
+  charged = parts[1]
+  charge_tick(charged)
+end
+
+-- All quotas share one mark. It lives as long as the counts, so that a clock may step back. The
+-- instant of a charge identifies its tick.
+local function note(q, till)
+  if q == 1 and till > 0 then
+    local life = math.max(kept, till - now)
+    redis.call('SET', KEYS[1], text_of('%.0f', math.max(marked, till)), 'PX', text_of('%.0f', math.ceil(life / 1000)))
   end
+  return 0, 0
+end
+
+local function save()
+end
+
+-- The instant at which a tick leaves the window of a quota, from now, us.
+local function leaves(q, place)
+  return (skipped + first - 2 + place + behind[q]) * tick - now
+end
+
+local function standing_after(q)
+  local last = size
+  while last > here and count_at(last) == 0 do
+    last = last - 1
+  end
+  return room[q] - charged, leaves(q, last)
+end
+
+-- The wait ends when enough of the oldest ticks have left.
+local function wait_of(q)
+  local excess = charged + runs[1].cost - room[q]
+  for place = before - behind[q] + 1, excess > 0 and size or 0 do
+    excess = excess - count_at(place) - (place == here and charged or 0)
+    if excess <= 0 then
+      return leaves(q, place)
+    end
+  end
+  return 0
+end
+
+-- The first quota refunds for all: a charge in its own tick, and a cost from the oldest tick on.
+local taken
+
+local function take_back()
+  if taken then
+    return taken
+  end
+  taken = 0
+  local from_place, to_place = 1, size
+  if made then
+    from_place = (made - made % tick) / tick - first + 3 - skipped
+    to_place = math.min(from_place, size)
+    from_place = math.max(from_place, 1)
+  end
+  for place = from_place, to_place do
+    local amount = math.min(cost - taken, count_at(place))
+    if amount > 0 then
+      add(place, -amount)
+      told[place], taken = text_of('%.0f', count_at(place) - amount), taken + amount
+    end
+  end
+  return taken
+end
+
+local function add_states(states)
+  states[3] = how == 'reset' and string.rep(',', size - 1) or table.concat(told, ',')
 end
 

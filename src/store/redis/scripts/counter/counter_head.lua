@@ -1,13 +1,13 @@
 -- Sliding counters of one key: a plain integer for each tick, as INCR writes it. Other programs may
--- read, raise and lower them. Either `counter.lua` follows, which decides and charges, or
--- `counter_back.lua`, which refunds.
+-- read, raise and lower them. Either `counter_check.lua` follows, which decides and charges, or
+-- `counter.lua` with the other operations.
 --
 -- Reading and charging must be one step. With two trips, two callers spend the same free units.
 --
 -- KEYS  until when reservations may be undone, us
 --       the instant of the last reset, us
 --       the ticks, oldest first, that count at any TIME within the bounds
---       [keys of the other parts]
+--       [keys of `operation_head.lua`]
 --
 -- ARGV  numbers, packed as doubles:
 --         from, to: the bounds, us, within which the caller expects TIME
@@ -15,10 +15,11 @@
 --         the length of a tick, us; the number of the first tick in KEYS
 --         how many ticks count before the current one, and after it
 --         the life of a count, us: the longest window that counts it, a tick and 1 s
+--         how long after TIME charges are recorded, us
 --         the number of quotas
 --         for each quota: how many ticks count before the current one; limit
 --         the costs, in order, as runs: cost, repetitions
---       [arguments of the other parts]
+--       [arguments of `operation_head.lua`]
 --
 -- Reply {TIME}       TIME is outside from .. to. Nothing was done.
 --       {TIME, ''}   A value is no count: 1 to 16 digits, or a negative integer, which counts as 0.
@@ -27,7 +28,7 @@
 -- costs at most 1e15. A larger count of another program denies.
 
 local numbers, read_at, text_of = ARGV[1], struct.unpack, string.format
-local from, to, now, tick, first, before, ahead, kept, quotas, at = read_at('<ddddddddd', numbers)
+local from, to, now, tick, first, before, ahead, kept, span, quotas, at = read_at('<dddddddddd', numbers)
 if now == 0 then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
@@ -71,9 +72,6 @@ spoilt = spoilt or #missing > 0 and redis.call('EXISTS', unpack(missing)) > 0
 
 local marked = found[1] and count_of(found[1]) or 0
 
--- For each quota that `counter.lua` decides: the ticks before the current one, limit and count.
-local behind, limit, counted, charged = {}, {}, {}, 0
-
 local function count_at(place)
   return sums[place] - sums[place - 1]
 end
@@ -87,5 +85,22 @@ local function add(place, units)
   else
     redis.call('INCRBY', key, text_of('%.0f', units))
   end
+end
+
+-- Charges units to the tick of their instant. Another program may have set no TTL, or a shorter
+-- one.
+local function charge_tick(units)
+  local later = (now % tick + span - (now + span) % tick) / tick
+  local place, life = here + later, kept + later * tick
+  add(place, units)
+  local rest = found[place + 2] and redis.call('PTTL', KEYS[skipped + place]) or -1
+  if rest * 1000 < life - 1000000 - now % tick then
+    redis.call('PEXPIRE', KEYS[skipped + place], text_of('%.0f', life / 1000))
+  end
+end
+
+local reply = {now, table.concat(told, ',')}
+if marked > now then
+  reply[3] = marked
 end
 

@@ -39,7 +39,7 @@ local function standing(length, anchor, limit, began, edge, last, start, count)
   return limit, begun, 0
 end
 
-local function charge(_, _, start, count, cost)
+local function added(_, _, start, count, cost)
   return start, count + cost
 end
 
@@ -55,4 +55,7 @@ end
 local function spare()
   return 0
 end
+
+-- A window of another length or anchor begins anew.
+local carry
 

@@ -123,17 +123,11 @@ for _ = 1, checks do
     if charged > 0 and not spoilt then
       local lives = 0
       -- each
-      first_q, second_q = charge(a_q, b_q, from_q, counted_q, charged)
+      first_q, second_q = added(a_q, b_q, from_q, counted_q, charged)
       lives = math.max(lives, ends_at(a_q, b_q, d_q, e_q, f_q, first_q, second_q))
       if tail_q ~= '' and not goes_on(counted_q, tail_q) then
         tail_q, usual = '', false
       end
-      -- noted
-      first[_q], second[_q], tail[_q] = first_q, second_q, tail_q
-      left[_q], reset[_q] = left_q - charged, ends_at(a_q, b_q, d_q, e_q, f_q, first_q, second_q) - now
-      on_charge(#tail, charged)
-      tail_q, usual = tail[_q], false
-      -- end noted
       -- end each
       local heads = pack(PAIRS
         -- each
@@ -172,3 +166,4 @@ for _ = 1, checks do
     end
   end
 end
+return reply

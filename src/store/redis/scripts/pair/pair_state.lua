@@ -20,7 +20,7 @@
 -- A quota has six numbers, a to f; a and b are its kind. The algorithm's part defines these:
 --   standing(a, b, c, d, e, f, first, second)
 --                         Returns the remaining units, and the base of a charge: instant, number.
---   charge(a, b, instant, number, cost)
+--   added(a, b, instant, number, cost)
 --                         Returns the pair after a charge.
 --   ends_at(a, b, d, e, f, first, second)
 --                         Returns when the pair stops counting, us. Without d, e and f, which other
@@ -33,7 +33,8 @@
 local HEADER, COLUMN = 9, 34
 
 -- Other functions on columns. Most checks need none, and creating them takes longer than those
--- checks. The algorithm's second part ends `pairs_of_key` and returns these:
+-- checks. `carry` may follow, which adds pairs from columns of other kinds to those found, and then
+-- `pair_columns.lua`:
 --   columns_of(state)     Returns the columns of a String.
 --   pairs_of(columns, kinds)
 --                         Returns the pair and the tail of each quota, given {a, b}.
@@ -68,32 +69,5 @@ local function pairs_of_key()
     if tails == #state + 1 then
       return columns
     end
-  end
-
-  -- Takes the first column of these numbers that no quota has taken; nil without one.
-  local function take_column(columns, a, b)
-    for _, column in ipairs(columns) do
-      if column.a == a and column.b == b and not column.taken then
-        column.taken = true
-        return {column.first, column.second, column.tail}
-      end
-    end
-  end
-
-  -- The counting columns of other quotas: their number, their parts, and the latest end. A quota
-  -- has each column before `from`, and each `taken` one.
-  local function others(columns, from, own)
-    local count, heads, rests, tails, ends = 0, {}, {}, {}, 0
-    for place = from, #columns do
-      local column = columns[place]
-      local till = not column.taken and ends_at(column.a, column.b, nil, nil, nil, column.first, column.second) or 0
-      if till >= now and own + count < MOST then
-        count, ends = count + 1, math.max(ends, till)
-        heads[count] = struct.pack('>I8I8', column.first, column.second)
-        rests[count] = column.kind .. struct.pack('>I2', #column.tail)
-        tails[count] = column.tail
-      end
-    end
-    return count, table.concat(heads), table.concat(rests), table.concat(tails), ends
   end
 

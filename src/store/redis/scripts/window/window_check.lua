@@ -2,14 +2,15 @@
 -- describes the call.
 --
 -- Most checks find the columns of their quotas first, and no clock that stepped back. They write in
--- place: one command for all columns, one or two for the sums of each quota with an ended bucket.
+-- place: one command for all columns, one or two for the sums of each quota with an ended step.
 -- Without room one command writes all. Other checks read and write all columns.
 --
 -- The part between `ahead` and `end ahead` is for policies with leases. Before its quotas a check
--- then has a number more: how long after TIME its charges are recorded, us. So `bucket_q`, which
--- is charged, may be later than the one of TIME. `cut_q` is the last bucket that does not count.
+-- then has two numbers more. `span` is how long after TIME its charges are recorded, us. So
+-- `step_q`, which is charged, may be later than the one of TIME. `cut_q` is the last step that
+-- does not count. `hold` is how long units may be returned, us, or 0.
 --
--- Numbers of a quota: length of a bucket, us; limit; kind.
+-- Numbers of a quota: length of a step, us; limit; kind.
 --
 -- Result of a check, one of these:
 --   counted ...            The former count of each quota. Every cost was allowed, and each fits
@@ -20,7 +21,7 @@
 -- The numbers of a check, with its first run of costs.
 local NUMBERS = '<d'
 -- ahead
-  .. 'd'
+  .. 'dd'
 -- end ahead
 -- each
   .. 'ddd'
@@ -46,14 +47,14 @@ local window
 for _ = 1, checks do
   local ends, cost, times
   -- ahead
-  local span
+  local span, hold
   -- end ahead
   -- each
   local length_q, limit_q, kind_q
   -- end each
   ends,
   -- ahead
-    span,
+    span, hold,
   -- end ahead
   -- each
     length_q, limit_q, kind_q,
@@ -69,21 +70,21 @@ for _ = 1, checks do
     reply[#reply + 1], at = false, ends
   else
     -- each
-    local bucket_q = (now - now % length_q) / length_q
-    local cut_q = bucket_q - 65
+    local step_q = (now - now % length_q) / length_q
+    local cut_q = step_q - 65
     -- ahead
-    bucket_q = (now + span - (now + span) % length_q) / length_q
+    step_q = (now + span - (now + span) % length_q) / length_q
     -- end ahead
     local format_q, width_q, modulus_q = '>I4', 4, 4294967296
     if kind_q % 2 == 1 then
       format_q, width_q, modulus_q = '>I8', 8, 4503599627370496
     end
-    local first_q, last_q, total_q, places_q = bucket_q, bucket_q, 0, 0
+    local first_q, last_q, total_q, places_q = step_q, step_q, 0, 0
     local sums_q, ended_q, counted_q = 0, 0, 0
     -- end each
 
     -- `usual`: the state permits a write in place. `sums_q`: start of its sums. `ended_q`:
-    -- buckets ended since its last charge. `grows`: some sums lack room. `turned`: a segment has
+    -- steps ended since its last charge. `grows`: some sums lack room. `turned`: a segment has
     -- ended.
     local usual, grows, turned = true, false, false
     if state then
@@ -100,11 +101,11 @@ for _ = 1, checks do
           place = read_at(STATE, state)
         place = place + (count - QUOTAS) * COLUMN
         -- each
-        sums_q, place, ended_q = place, place + places_q * width_q, bucket_q - last_q
+        sums_q, place, ended_q = place, place + places_q * width_q, step_q - last_q
         usual = usual and found_q == kind_q and ended_q >= 0 and first_q <= last_q and total_q < modulus_q
           and (places_q == KEPT or places_q < KEPT and last_q - first_q <= places_q)
-        grows = grows or places_q < KEPT and ended_q <= 128 and bucket_q - first_q > places_q
-        turned = turned or bucket_q % 64 < ended_q
+        grows = grows or places_q < KEPT and ended_q <= 128 and step_q - first_q > places_q
+        turned = turned or step_q % 64 < ended_q
         -- end each
         -- Columns of other quotas follow, and may live longer.
         usual = usual and mark <= EXACT and (count == QUOTAS and place == #state + 1
@@ -130,7 +131,7 @@ for _ = 1, checks do
         -- each
         columns[kind_q] = window.own_column(columns, kind_q, cut_q + 65)
         counted_q = window.counted_at(columns[kind_q], cut_q + 65)
-        stepped = stepped or columns[kind_q] ~= nil and columns[kind_q].last > bucket_q
+        stepped = stepped or columns[kind_q] ~= nil and columns[kind_q].last > step_q
         -- end each
       end
     end
@@ -150,7 +151,7 @@ for _ = 1, checks do
       if turned or grows or not state then
         -- each
         old_end = math.max(old_end, (last_q - last_q % 64 + 128) * length_q)
-        new_end = math.max(new_end, (bucket_q - bucket_q % 64 + 128) * length_q)
+        new_end = math.max(new_end, (step_q - step_q % 64 + 128) * length_q)
         -- end each
       end
 
@@ -159,7 +160,7 @@ for _ = 1, checks do
       local own_q = ''
       from = (last_q - first_q) % KEPT
       if ended_q > 128 then
-        first_q, total_q = bucket_q, 0
+        first_q, total_q = step_q, 0
         if grows then
           places_q = 0
         end
@@ -179,7 +180,7 @@ for _ = 1, checks do
       if not failed then
         local heads = pack(HEADS
           -- each
-          , kind_q, first_q, bucket_q, (total_q + charged) % modulus_q, places_q
+          , kind_q, first_q, step_q, (total_q + charged) % modulus_q, places_q
           -- end each
         )
         if not state or grows then
@@ -200,18 +201,16 @@ for _ = 1, checks do
       local kinds = {}
       -- each
       kinds[_q] = kind_q
-      columns[kind_q] = window.charged_in(columns[kind_q], kind_q, bucket_q, charged)
+      columns[kind_q] = window.charged_in(columns[kind_q], kind_q, step_q, charged)
       -- end each
       failed = window.write(call, key, now, marked, kinds, before, columns).err ~= nil
     end
-    -- noted
-    if charged > 0 and not spoilt then
-      -- each
-      left[_q], reset[_q] = limit_q - counted_q - charged, ((columns and columns[kind_q].last or bucket_q) + 65) * length_q - now
-      on_charge(#left, charged)
-      -- end each
+    -- ahead
+    if hold > 0 and charged > 0 and not spoilt then
+      local marked = read_at('>I8', call('GETRANGE', key, '0', '7'))
+      call('SETRANGE', key, '0', pack('>I8', math.max(marked, now + hold)))
     end
-    -- end noted
+    -- end ahead
 
     if spoilt then
       reply[#reply + 1] = ''
@@ -231,3 +230,4 @@ for _ = 1, checks do
     end
   end
 end
+return reply

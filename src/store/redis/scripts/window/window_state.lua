@@ -11,21 +11,21 @@
 -- A column, 34 bytes, is the count of one quota:
 --   kind    8 bytes: twice its window, us; plus 1 where its limit is 2^32 or more. A limit that
 --           crosses that line has another column, which takes the counts over.
---   first   8 bytes: the bucket of its first charge, numbered from 1970
---   last    8 bytes: the last bucket with a count
+--   first   8 bytes: the step of its first charge, numbered from 1970
+--   last    8 bytes: the last step with a count
 --   total   8 bytes: all charges from the first on, modulo 2^32, or modulo 2^52 for such limits
 --   places  2 bytes: number of places for sums, at most 129
 --
--- A sum, 4 or 8 bytes as its limit needs, is the total at the end of a bucket. The sum of bucket b
--- is at place (b - first) % 129. It is kept while b is one of the 129 buckets before the last. So
--- one subtraction yields the count of adjacent buckets. A clock may step back by a window.
+-- A sum, 4 or 8 bytes as its limit needs, is the total at the end of a step. The sum of step b
+-- is at place (b - first) % 129. It is kept while b is one of the 129 steps before the last. So
+-- one subtraction yields the count of adjacent steps. A clock may step back by a window.
 --
 -- Columns of other quotas follow those of the policy while they count. The policy had these quotas
 -- before, or has them on another node.
 
 local HEADER, COLUMN = 9, 34
 
--- The number of buckets before the last one whose sums are kept.
+-- The number of steps before the last one whose sums are kept.
 local KEPT = 129
 
 -- Other functions on columns. Most checks need none, and creating them takes longer than those
@@ -33,7 +33,7 @@ local KEPT = 129
 local function windows()
   local pack, read_at = struct.pack, struct.unpack
 
-  -- Steps of room for sums. So a key with two charges uses less memory than a busy one.
+  -- Sizes of the room for sums. So a key with two charges uses less memory than a busy one.
   local PLACES = {4, 16, 64, KEPT}
 
   -- The most columns of one String: those of a policy, and some former ones.
@@ -42,7 +42,7 @@ local function windows()
   -- The bounds of kinds: twice windows of 100 ms to 366 days, us.
   local LEAST, GREATEST = 200000, 63244800000001
 
-  -- For a kind: length of a bucket, us; format and width of a sum; modulus of totals.
+  -- For a kind: length of a step, us; format and width of a sum; modulus of totals.
   local function terms(kind)
     local window = (kind - kind % 2) / 2
     local length = (window + 63 - (window + 63) % 64) / 64
@@ -52,7 +52,7 @@ local function windows()
     return length, '>I8', 8, 4503599627370496
   end
 
-  local function bucket_of(kind, instant)
+  local function step_of(kind, instant)
     local length = terms(kind)
     return (instant - instant % length) / length
   end
@@ -85,32 +85,32 @@ local function windows()
     end
   end
 
-  -- The sum at the end of one of the last 129 buckets, or of one before the first.
-  local function sum_of(column, bucket)
-    if bucket < column.first then
+  -- The sum at the end of one of the last 129 steps, or of one before the first.
+  local function sum_of(column, step)
+    if step < column.first then
       return 0
     end
-    if bucket >= column.last then
+    if step >= column.last then
       return column.total
     end
     local _, format, width = terms(column.kind)
-    return (read_at(format, column.sums, (bucket - column.first) % KEPT * width + 1))
+    return (read_at(format, column.sums, (step - column.first) % KEPT * width + 1))
   end
 
-  -- The buckets with a count, in ascending order: {bucket, count}.
-  local function buckets_of(column)
-    local buckets = {}
+  -- The steps with a count, in ascending order: {step, count}.
+  local function steps_of(column)
+    local steps = {}
     local _, format, width, modulus = terms(column.kind)
     local from = math.max(column.first, column.last - 128)
     local before, place = sum_of(column, from - 1), (from - column.first) % KEPT
-    for bucket = from, column.last do
-      local sum = bucket == column.last and column.total or read_at(format, column.sums, place * width + 1)
+    for step = from, column.last do
+      local sum = step == column.last and column.total or read_at(format, column.sums, place * width + 1)
       if sum ~= before then
-        buckets[#buckets + 1] = {bucket, (sum - before) % modulus}
+        steps[#steps + 1] = {step, (sum - before) % modulus}
       end
       before, place = sum, (place + 1) % KEPT
     end
-    return buckets
+    return steps
   end
 
   -- The room for `count` sums.
@@ -126,19 +126,19 @@ local function windows()
     return KEPT
   end
 
-  -- The column of these buckets; nil without any.
-  local function column_of(kind, buckets)
-    if #buckets == 0 then
+  -- The column of these steps; nil without any.
+  local function column_of(kind, steps)
+    if #steps == 0 then
       return nil
     end
     local _, format, width, modulus = terms(kind)
-    local first, last = buckets[1][1], buckets[#buckets][1]
+    local first, last = steps[1][1], steps[#steps][1]
     local total, sums = 0, {}
-    for number, bucket in ipairs(buckets) do
-      total = total + bucket[2]
-      local following = buckets[number + 1]
+    for number, step in ipairs(steps) do
+      total = total + step[2]
+      local following = steps[number + 1]
       if following then
-        sums[#sums + 1] = string.rep(pack(format, total % modulus), following[1] - bucket[1])
+        sums[#sums + 1] = string.rep(pack(format, total % modulus), following[1] - step[1])
       end
     end
     local places = places_for(last - first)
@@ -147,29 +147,29 @@ local function windows()
       sums = table.concat(sums)}
   end
 
-  -- The column as seen in a bucket. A bucket more than a window ahead was written before a clock
+  -- The column as seen in a step. A step more than a window ahead was written before a clock
   -- was set back. It counts no more.
-  local function seen_from(column, bucket)
-    if not column or column.last <= bucket + 64 then
+  local function seen_from(column, step)
+    if not column or column.last <= step + 64 then
       return column
     end
-    local buckets = buckets_of(column)
-    while #buckets > 0 and buckets[#buckets][1] > bucket + 64 do
-      buckets[#buckets] = nil
+    local steps = steps_of(column)
+    while #steps > 0 and steps[#steps][1] > step + 64 do
+      steps[#steps] = nil
     end
-    return column_of(column.kind, buckets)
+    return column_of(column.kind, steps)
   end
 
-  -- The buckets as a column of this kind can count them. Beyond its modulus, and so beyond each of
+  -- The steps as a column of this kind can count them. Beyond its modulus, and so beyond each of
   -- its limits, only the latest charges matter.
-  local function narrowed(kind, buckets)
+  local function narrowed(kind, steps)
     local _, _, _, modulus = terms(kind)
     local left = modulus - 1
-    for place = #buckets, 1, -1 do
-      buckets[place][2] = math.min(buckets[place][2], left)
-      left = left - buckets[place][2]
+    for place = #steps, 1, -1 do
+      steps[place][2] = math.min(steps[place][2], left)
+      left = left - steps[place][2]
     end
-    return buckets
+    return steps
   end
 
   -- The kind of the same window with sums of the other width.
@@ -177,30 +177,30 @@ local function windows()
     return kind % 2 == 0 and kind + 1 or kind - 1
   end
 
-  -- The column of a kind as seen in a bucket. Without one it takes over the counts of sums with the
+  -- The column of a kind as seen in a step. Without one it takes over the counts of sums with the
   -- other width.
-  local function own_column(columns, kind, bucket)
+  local function own_column(columns, kind, step)
     local other = other_width(kind)
-    local former = not columns[kind] and seen_from(columns[other], bucket)
+    local former = not columns[kind] and seen_from(columns[other], step)
     if former then
-      columns[kind], columns[other] = column_of(kind, narrowed(kind, buckets_of(former))), nil
+      columns[kind], columns[other] = column_of(kind, narrowed(kind, steps_of(former))), nil
     end
-    return seen_from(columns[kind], bucket)
+    return seen_from(columns[kind], step)
   end
 
-  -- The count in a bucket: its own, that of the 64 buckets before it, and that of later ones. Each
-  -- difference covers at most 65 buckets. Their count is within the limit, and so below the
+  -- The count in a step: its own, that of the 64 steps before it, and that of later ones. Each
+  -- difference covers at most 65 steps. Their count is within the limit, and so below the
   -- modulus.
-  local function counted_at(column, bucket)
-    if not column or bucket > column.last + 64 then
+  local function counted_at(column, step)
+    if not column or step > column.last + 64 then
       return 0
     end
     local _, _, _, modulus = terms(column.kind)
-    local recent = sum_of(column, math.max(bucket, column.last) - 65)
-    return (column.total - recent) % modulus + (recent - sum_of(column, bucket - 65)) % modulus
+    local recent = sum_of(column, math.max(step, column.last) - 65)
+    return (column.total - recent) % modulus + (recent - sum_of(column, step - 65)) % modulus
   end
 
-  -- The sums and their room after `ended` buckets, from place `from` on, ended with `sum`. A seldom
+  -- The sums and their room after `ended` steps, from place `from` on, ended with `sum`. A seldom
   -- used key gets no more room than it needs.
   local function filled(sums, places, from, ended, sum)
     local width, to = #sum, from + ended
@@ -219,35 +219,52 @@ local function windows()
     return sums, places
   end
 
-  -- The column after a charge in a bucket.
-  local function charged_in(column, kind, bucket, cost)
-    if not column or bucket > column.last + 128 then
-      return column_of(kind, {{bucket, cost}})
+  -- The column after a charge in a step.
+  local function charged_in(column, kind, step, cost)
+    if not column or step > column.last + 128 then
+      return column_of(kind, {{step, cost}})
     end
-    if bucket < column.last then
-      local buckets, place = buckets_of(column), 1
-      while buckets[place] and buckets[place][1] < bucket do
+    if step < column.last then
+      local steps, place = steps_of(column), 1
+      while steps[place] and steps[place][1] < step do
         place = place + 1
       end
-      if buckets[place] and buckets[place][1] == bucket then
-        buckets[place][2] = buckets[place][2] + cost
+      if steps[place] and steps[place][1] == step then
+        steps[place][2] = steps[place][2] + cost
       else
-        table.insert(buckets, place, {bucket, cost})
+        table.insert(steps, place, {step, cost})
       end
-      return column_of(kind, buckets)
+      return column_of(kind, steps)
     end
     local _, format, _, modulus = terms(kind)
-    local from, ended = (column.last - column.first) % KEPT, bucket - column.last
+    local from, ended = (column.last - column.first) % KEPT, step - column.last
     column.sums, column.places = filled(column.sums, column.places, from, ended, pack(format, column.total))
-    column.last, column.total = bucket, (column.total + cost) % modulus
+    column.last, column.total = step, (column.total + cost) % modulus
     return column
   end
 
-  -- The end of the segment after a bucket's, us. A segment is 64 buckets. At its end the bucket has
+  -- Takes units from one of the latest steps, in which more are left, as most returns of leases and
+  -- reservations do. Returns whether it has; otherwise nothing has changed.
+  local function lowered(column, step, units)
+    local _, format, width, modulus = terms(column.kind)
+    if step < column.first or step > column.last or step + 4 < column.last
+      or (sum_of(column, step) - sum_of(column, step - 1)) % modulus <= units then
+      return false
+    end
+    for later = step, column.last - 1 do
+      local place = (later - column.first) % KEPT * width
+      local sum = pack(format, (sum_of(column, later) - units) % modulus)
+      column.sums = string.sub(column.sums, 1, place) .. sum .. string.sub(column.sums, place + width + 1)
+    end
+    column.total = (column.total - units) % modulus
+    return true
+  end
+
+  -- The end of the segment after a step's, us. A segment is 64 steps. At its end the step has
   -- left the window.
-  local function ends_at(kind, bucket)
+  local function ends_at(kind, step)
     local length = terms(kind)
-    return (bucket - bucket % 64 + 128) * length
+    return (step - step % 64 + 128) * length
   end
 
   -- Writes the columns of these kinds, and the other former columns that still count. Without any
@@ -257,13 +274,13 @@ local function windows()
     for _, kind in ipairs(kinds) do
       local column = columns[kind]
       ours[kind] = true
-      if column and bucket_of(kind, now) <= column.last + 128 then
+      if column and step_of(kind, now) <= column.last + 128 then
         written[#written + 1] = column
       end
     end
     for _, kind in ipairs(before) do
-      local column = not ours[kind] and seen_from(columns[kind], bucket_of(kind, now))
-      if column and #written < MOST and bucket_of(kind, now) <= column.last + 64 then
+      local column = not ours[kind] and seen_from(columns[kind], step_of(kind, now))
+      if column and #written < MOST and step_of(kind, now) <= column.last + 64 then
         written[#written + 1] = column
       end
     end
@@ -278,16 +295,16 @@ local function windows()
         return call('DEL', key)
       end
       for _, kind in ipairs(kinds) do
-        ends = math.max(ends, ends_at(kind, bucket_of(kind, now)))
+        ends = math.max(ends, ends_at(kind, step_of(kind, now)))
       end
     end
     return call('SET', key, table.concat(parts), 'PX', life_until(ends, now))
   end
 
   return {
-    bucket_of = bucket_of, buckets_of = buckets_of, charged_in = charged_in, column_of = column_of,
-    columns_of = columns_of, counted_at = counted_at, filled = filled, other_width = other_width,
-    own_column = own_column, terms = terms, write = write,
+    steps_of = steps_of, charged_in = charged_in, column_of = column_of, columns_of = columns_of,
+    counted_at = counted_at, filled = filled, lowered = lowered, other_width = other_width,
+    own_column = own_column, write = write,
   }
 end
 

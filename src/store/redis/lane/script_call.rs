@@ -5,12 +5,12 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::limit::key::Fingerprint;
 use crate::limit::time::Micros;
-use crate::store::redis::lane::call::key_batch::{COSTS, KeyBatch};
+use crate::store::redis::lane::key_batch::{COSTS, KeyBatch};
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::call::{By, Call};
 use crate::store::redis::protocol::check;
-use crate::store::redis::protocol::reply::{NotExecuted, Reply, refused};
+use crate::store::redis::protocol::reply::{NoVerdict, Reply, refused};
 use crate::store::redis::protocol::server_error::is_from_inside;
 use crate::store::redis::protocol::sources::ScriptId;
 use crate::telemetry::traces;
@@ -139,8 +139,8 @@ impl ScriptCall {
         if let Value::ServerError(error) = reply {
             let several = self.batches.len() > 1;
             let of_each = || match refused(error, from) {
-                NotExecuted::Failed(_) if several && !is_from_inside(error) => Reply::Undecided,
-                reason => Reply::NotExecuted(reason),
+                NoVerdict::Failed(_) if several && !is_from_inside(error) => Reply::Undecided,
+                reason => Reply::NoVerdict(reason),
             };
             return self.batches.iter().map(|_| of_each()).collect();
         }
@@ -208,26 +208,26 @@ mod tests {
         };
         for error in ["CROSSSLOT Keys in request don't hash to the same slot", "ERR Number of keys can't be zero"] {
             assert!(matches!(outcome(&["a", "b"], error), Some(Reply::Undecided)), "{error}");
-            assert!(matches!(outcome(&["a"], error), Some(Reply::NotExecuted(NotExecuted::Failed(_)))), "{error}");
+            assert!(matches!(outcome(&["a"], error), Some(Reply::NoVerdict(NoVerdict::Failed(_)))), "{error}");
         }
         let inside = "ERR bad argument script: 1e6a, on @user_script:12.";
-        assert!(matches!(outcome(&["a", "b"], inside), Some(Reply::NotExecuted(NotExecuted::Failed(_)))));
+        assert!(matches!(outcome(&["a", "b"], inside), Some(Reply::NoVerdict(NoVerdict::Failed(_)))));
         let elsewhere = outcome(&["a", "b"], "MOVED 1 127.0.0.1:7002");
-        assert!(matches!(elsewhere, Some(Reply::NotExecuted(NotExecuted::Moved(_)))));
+        assert!(matches!(elsewhere, Some(Reply::NoVerdict(NoVerdict::Moved(_)))));
     }
 
     #[test]
     fn hostless_redirections_lead_to_the_same_host() {
         let other = |host: &str| Address { host: host.into(), port: 7002 };
         let led_to = |outcome| match outcome {
-            Some(Reply::NotExecuted(NotExecuted::Moved(address) | NotExecuted::Ask(address))) => Some(address),
+            Some(Reply::NoVerdict(NoVerdict::Moved(address) | NoVerdict::Ask(address))) => Some(address),
             _ => None,
         };
         for word in ["MOVED", "ASK"] {
             assert_eq!(led_to(outcome(&format!("{word} 1 :7002"))), Some(other("shard")));
             assert_eq!(led_to(outcome(&format!("{word} 1 elsewhere:7002"))), Some(other("elsewhere")));
             let nobody = outcome(&format!("{word} 1 ?:7002"));
-            assert!(matches!(nobody, Some(Reply::NotExecuted(NotExecuted::NotNow(_)))), "{word}");
+            assert!(matches!(nobody, Some(Reply::NoVerdict(NoVerdict::NotNow(_)))), "{word}");
         }
     }
 
@@ -238,7 +238,7 @@ mod tests {
             "ERR Error running script (call to f_5f): @user_script:12: @user_script: 12: -READONLY You can't write against \
              a read only replica.",
         ] {
-            assert!(matches!(outcome(error), Some(Reply::NotExecuted(NotExecuted::NotNow(_)))), "{error}");
+            assert!(matches!(outcome(error), Some(Reply::NoVerdict(NoVerdict::NotNow(_)))), "{error}");
         }
     }
 
@@ -246,7 +246,7 @@ mod tests {
     fn a_refusal_names_its_cause_without_the_place_in_the_script() {
         let error = "OOM command not allowed when used memory > 'maxmemory'. script: 5f, on @user_script:12.";
         let told = match outcome(error) {
-            Some(Reply::NotExecuted(NotExecuted::Failed(error))) => Some(error.to_string()),
+            Some(Reply::NoVerdict(NoVerdict::Failed(error))) => Some(error.to_string()),
             _ => None,
         };
         let sentence = "refused: OOM: the memory of the server is full (maxmemory), so it makes no charges";

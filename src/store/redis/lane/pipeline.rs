@@ -12,14 +12,14 @@ use crate::limit::key::Fingerprint;
 use crate::limit::policy::Durability;
 use crate::limit::time::Micros;
 use crate::store::redis::connect::connection::Connection;
-use crate::store::redis::lane::call::key_batch::KeyBatch;
-use crate::store::redis::lane::call::script_call::{ScriptCall, script_calls};
+use crate::store::redis::lane::key_batch::KeyBatch;
 use crate::store::redis::lane::metrics::Retry;
 use crate::store::redis::lane::replica_ack::{Unconfirmed, ack_deadline, acknowledged, confirm};
+use crate::store::redis::lane::script_call::{ScriptCall, script_calls};
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::call::By;
 use crate::store::redis::protocol::failure::{Failure, Kind};
-use crate::store::redis::protocol::reply::{self, NotExecuted, Reply, executes_nothing};
+use crate::store::redis::protocol::reply::{self, NoVerdict, Reply, executes_nothing};
 use crate::store::redis::protocol::server_error::{code, refuses};
 use crate::store::redis::request::given_up;
 use crate::store::{Done, StoreError};
@@ -95,7 +95,7 @@ impl Pipeline {
                         return Some(End::Silent);
                     }
                     if is_demoted {
-                        self.fail(&NotExecuted::NotNow("the server is a replica now".into()));
+                        self.fail(&NoVerdict::NotNow("the server is a replica now".into()));
                         return Some(End::Demoted);
                     }
                     continue;
@@ -117,7 +117,7 @@ impl Pipeline {
             return Some(ended);
         }
         self.blame(&Failure::new(Kind::Answer, NEVER_DECIDES), shard);
-        self.fail(&NotExecuted::NotNow(NEVER_DECIDES.into()));
+        self.fail(&NoVerdict::NotNow(NEVER_DECIDES.into()));
         None
     }
 
@@ -148,12 +148,16 @@ impl Pipeline {
 
     /// Delivers the result of each reply. Calls to retry stay in the pipeline. Returns the charges
     /// that still need an acknowledgement.
+    ///
+    /// The replies are in the order of the commands. A call has one reply, after that of its SCRIPT
+    /// LOAD and that of its ASKING, if it has these. `again` collects the calls of the next round.
     fn settle(&mut self, replies: Vec<Value>, shard: &Shard, sent: Micros, acknowledged: bool) -> Vec<Unconfirmed> {
         let received = shard.now();
         shard.metrics.called(received.saturating_sub(sent), self.0.len());
         let mut replies = replies.into_iter();
         let (calls, mut again, mut charged) = (self.0.len(), Vec::new(), Vec::new());
         for mut script_call in self.0.drain(..) {
+            // Takes the replies of this call.
             let loaded = script_call.source_to_load().and_then(|_| replies.next());
             if script_call.asking() {
                 replies.next();
@@ -163,6 +167,7 @@ impl Pipeline {
             let reply = loaded.filter(|loaded| is_no_script(&reply) && is_error(loaded)).unwrap_or(reply);
             let error = if let Value::ServerError(error) = &reply { Some(error) } else { None };
             script_call.called(shard, calls, (sent, received), error.map(code));
+            // The whole call is sent again if the server only refused the name of its script.
             if let Some(by) = error.and_then(|error| other_name(script_call.by, error, shard)) {
                 shard.metrics.retried(Retry::NoScript);
                 again.push(ScriptCall { by, ..script_call });
@@ -172,6 +177,7 @@ impl Pipeline {
             if let Some((failure, _)) = &refused {
                 log_unknown(failure, shard);
             }
+            // Each batch of the call has an outcome: after an error, all have the same.
             let outcomes = script_call.replies(&reply, &shard.address);
             let (mut outside, mut lead) = (SmallVec::new(), script_call.lead);
             let mut tell = |batch: KeyBatch, done| {
@@ -184,6 +190,7 @@ impl Pipeline {
             };
             for (batch, outcome) in script_call.batches.into_iter().zip(outcomes) {
                 match outcome {
+                    // The store has decided. The shard learns from it before its callers do.
                     Reply::Done(done) => {
                         if shard.charging.has_refused() && batch.was_written(&done) && batch.is_awaited() {
                             shard.accept();
@@ -196,17 +203,20 @@ impl Pipeline {
                         }
                         tell(batch, done);
                     }
+                    // The next round carries other calendar windows, for this TIME.
                     Reply::OutsideTimeBounds(time) => {
                         shard.learn_offset(time, sent, received);
                         lead = time.saturating_sub(shard.shard_time(sent));
                         outside.push(batch);
                     }
+                    // A key whose slot moves. The next round sends it alone.
                     Reply::Undecided => {
                         shard.disable_sharing();
                         shard.metrics.retried(Retry::Alone);
                         again.push(ScriptCall::of(batch));
                     }
-                    Reply::NotExecuted(reason) => {
+                    // The callers learn why, and so does the shard if it made no charge.
+                    Reply::NoVerdict(reason) => {
                         let is_all = refused.as_ref().is_some_and(|(_, is_all)| *is_all);
                         if (is_all || batch.may_charge())
                             && let Some(why) = refusal(&reason, refused.as_ref().map(|(failure, _)| failure))
@@ -234,7 +244,7 @@ impl Pipeline {
     }
 
     /// Rejects all remaining requests.
-    fn fail(&mut self, reason: &NotExecuted) {
+    fn fail(&mut self, reason: &NoVerdict) {
         self.0.drain(..).flat_map(|script_call| script_call.batches).for_each(|batch| batch.reject(reason));
     }
 }
@@ -252,10 +262,10 @@ fn is_read_only(reply: &Value) -> bool {
 
 /// Why a server did not make a charge, from its error reply if it was one. Returns none for a
 /// redirection, since another server may make the charge; the router knows whether it did.
-fn refusal<'a>(reason: &NotExecuted, error: Option<&'a Failure>) -> Option<Cow<'a, Failure>> {
+fn refusal<'a>(reason: &NoVerdict, error: Option<&'a Failure>) -> Option<Cow<'a, Failure>> {
     match reason {
-        NotExecuted::Moved(_) | NotExecuted::Ask(_) | NotExecuted::TryAgain => None,
-        NotExecuted::NotNow(_) | NotExecuted::Failed(_) => {
+        NoVerdict::Moved(_) | NoVerdict::Ask(_) | NoVerdict::TryAgain => None,
+        NoVerdict::NotNow(_) | NoVerdict::Failed(_) => {
             Some(error.map_or_else(|| Cow::Owned(reply::not_an_answer(reason)), Cow::Borrowed))
         }
     }

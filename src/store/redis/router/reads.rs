@@ -1,4 +1,4 @@
-//! Reads the history of a log, in portions.
+//! Reads what counts for a key: the history of a log in portions, and the ticks of a counter.
 
 use std::time::Duration;
 
@@ -15,13 +15,25 @@ use crate::store::{Done, History, LogPage, StoreError, Subject, Work};
 const PORTIONS: usize = 256;
 
 impl RedisStore {
+    /// See [`crate::store::Store::ticks`]. The call is no script, so the node's estimate of the
+    /// shard's clock chooses the ticks.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn ticks(&self, subject: &Subject, cost: u64) -> Result<Done, StoreError> {
+        let lane = self.owner(self.slot(subject))?;
+        let shard = lane.shard();
+        let now = shard.shared.time().unwrap_or_else(|| shard.shard_now());
+        self.run(subject, Work::ReadTicks { at: now, cost }, &[]).await
+    }
+
     /// See [`crate::store::Store::history`].
     ///
     /// # Errors
     /// As there.
     pub async fn history(&self, subject: &Subject, most: Duration) -> Result<History, StoreError> {
         let window = subject.policy.quotas[subject.policy.longest()].window;
-        let (clock, each) = (self.topology.clock(), subject.policy.timeout);
+        let (clock, each) = (&self.topology.shared.clock, subject.policy.timeout);
         let since = clock.now();
         let (mut told, mut is_cut_short) = (LogPage::default(), false);
         for number in 0..PORTIONS {

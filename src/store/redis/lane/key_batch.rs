@@ -9,7 +9,7 @@ use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::Rule;
 use crate::store::redis::protocol::call::{By, Call};
 use crate::store::redis::protocol::log::PORTION;
-use crate::store::redis::protocol::reply::NotExecuted;
+use crate::store::redis::protocol::reply::NoVerdict;
 use crate::store::redis::protocol::sources::ScriptId;
 use crate::store::redis::request::KeyRequest;
 use crate::store::{Done, Meta, Over, Taken, Work};
@@ -215,7 +215,7 @@ impl KeyBatch {
         }
     }
 
-    pub fn reject(self, reason: &NotExecuted) {
+    pub fn reject(self, reason: &NoVerdict) {
         for request in self.requests {
             request.reply_to.send(Err(reason.clone()));
         }

@@ -1,17 +1,19 @@
-//! Histories of sliding logs, read for as many callers at once as memory allows.
+//! The use of a key: the history of its sliding log, or the ticks of its sliding counter. Histories
+//! are read for as many callers at once as memory allows.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::answer::{Answers, only};
 use super::check::Resolved;
 use super::tally::Operation;
-use super::{Check, CheckError, Decision, Engine, History, Source, TickCounts};
+use super::{Check, CheckError, Decision, Engine, History, Source};
 use crate::deadline::within;
 use crate::limit::policy::Algorithm;
 use crate::limit::time::{Micros, micros};
-use crate::store::Subject;
+use crate::store::{Done, StoreError, Subject, Work};
 
 /// Maximum number of logs read at a time. Each stays in memory until it is summed up. A log of
 /// 10,000 entries with metas takes about 3 MB. The longest log takes 31 MB.
@@ -33,6 +35,9 @@ pub struct Usage {
     /// For sliding counters.
     pub ticks: Option<TickCounts>,
 }
+
+/// The ticks that count, newest first: the start of each as users see it, and its count.
+pub type TickCounts = Vec<(u64, u64)>;
 
 impl Engine {
     /// Decides a check without charging it. Also reads the history of its key's sliding log, or the
@@ -81,6 +86,37 @@ impl Engine {
         // keeps other answers going. The task runs to its end, since its turn ends only then.
         let runtime = Handle::current();
         tokio::task::spawn_blocking(move || runtime.block_on(telling)).await.ok()?
+    }
+
+    /// Decides a check under a policy of sliding counters from one read of its ticks, without a
+    /// charge, and returns them. Without the store there are none.
+    ///
+    /// # Errors
+    /// As [`Engine::check`].
+    pub(super) async fn ticks(
+        &self,
+        resolved: &Resolved,
+        cost: u64,
+    ) -> Result<(Decision, Option<TickCounts>), CheckError> {
+        let now = self.clock.now();
+        let (subject, mut ticks) = (&resolved.subject, None);
+        let answer = match resolved.decide_by_list(cost) {
+            Some(decision) => Ok(decision),
+            None => {
+                let question = self.prefilter.question(self.store.slot(subject), now);
+                let read = within(&self.clock, resolved.timeout(), self.store.ticks(subject, cost)).await;
+                let taken = read.unwrap_or(Err(StoreError::Timeout)).and_then(|done| match done {
+                    Done::Ticks(taken, counts) => {
+                        ticks = Some(counts);
+                        Ok(taken)
+                    }
+                    done => done.taken(),
+                });
+                let answers: Answers = self.learn_or_fall_back(subject, || Work::Look(cost), question, taken);
+                only(answers).map(|decision| Decision { charged: 0, ..decision })
+            }
+        };
+        Ok((self.finish_peek(resolved, answer, now)?, ticks))
     }
 }
 

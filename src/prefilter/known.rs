@@ -1,5 +1,4 @@
-//! Knowledge of one key with nothing left. It states when the bucket holds a unit again, and when
-//! it holds enough for certain costs.
+//! Knowledge of one key with nothing left: when one unit fits again, and when certain costs fit.
 
 use std::sync::Arc;
 
@@ -8,24 +7,24 @@ use smallvec::SmallVec;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 
-/// Maximum number of costs per bucket. A new cost replaces the oldest.
+/// Maximum number of costs per key. A new cost replaces the oldest.
 const COSTS: usize = 4;
 
-/// An empty bucket. It is valid for one version of its policy and one generation of its slot.
+/// Knowledge of a key. It is valid for one version of its policy and one generation of its slot.
 #[derive(Debug, Clone)]
-pub struct Bucket {
+pub struct Known {
     pub policy: Arc<Policy>,
     pub slot: u16,
     pub generation: u32,
     /// The shard's TIME of the latest decision behind this knowledge, us.
     pub decided_at: Micros,
-    /// When the bucket holds one unit again, by the shard's clock, us. No charge is possible
-    /// before, so answers with the same instant describe the same state.
+    /// When one unit fits again, by the shard's clock, us. No charge is possible before, so
+    /// answers with the same instant describe the same state.
     pub opens_at: Micros,
     pub refills: SmallVec<[Refill; 2]>,
 }
 
-/// The instant at which the bucket holds enough for one cost.
+/// The instant at which one cost fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refill {
     pub cost: u64,
@@ -40,7 +39,7 @@ pub struct Refill {
     pub reset_at: Micros,
 }
 
-impl Bucket {
+impl Known {
     /// Knowledge of exactly this cost. A larger cost is denied as well, but its wait is unknown.
     pub fn refill(&self, cost: u64) -> Option<&Refill> {
         self.refills.iter().find(|refill| refill.cost == cost)

@@ -1,0 +1,87 @@
+-- Ends an operation. `operation_head.lua` describes it.
+
+if not is_charge then
+  local given = 0
+  if how == 'reset' then
+    redis.call('DEL', unpack(state_keys))
+    redis.call('SET', reset_key, string.format('%.0f', now), 'PX', life)
+  elseif cost > 0 and (not till or now < till) then
+    for q = 1, quotas do
+      cost = parts[q] or cost
+      if cost > 0 and (not made or number[q]) then
+        given = math.max(given, take_back(q))
+      end
+    end
+  end
+  if record and record[3] == 0 then
+    record[3] = 1
+    record[#record + 1] = drained
+    redis.call('SET', record_key, cmsgpack.pack(record), 'KEEPTTL')
+  end
+  local states = {now, given}
+  add_states(states)
+  return states
+end
+
+-- Decides the costs in order. Each is charged to all quotas or to none.
+local allowed, units, count = {}, 0, 0
+for _, run in ipairs(runs) do
+  local fit = run.cost > 0 and run.times or 0
+  for q = 1, fit > 0 and quotas or 0 do
+    fit = math.min(fit, math.floor((room[q] - units) / run.cost), (slots[q] or math.huge) - count)
+  end
+  if fit > 0 then
+    allowed[#allowed + 1] = {cost = run.cost, times = fit, meta = run.meta}
+    units, count = units + fit * run.cost, count + fit
+  end
+end
+
+-- A drain that does not fit charges each quota as much as fits there.
+local most, fits = units, units == runs[1].cost
+for q = 1, quotas do
+  parts[q] = units
+  if over == 'drain' and not fits then
+    parts[q] = math.max(0, math.min(runs[1].cost, drains[q] or room[q]))
+    most = math.max(most, parts[q])
+  end
+end
+
+-- By quota, number and debt of its charge.
+local entries = {}
+if most > 0 then
+  local refused = charge(parts, allowed)
+  if refused then
+    return refused
+  end
+  for q = 1, how ~= 'charge' and quotas or 0 do
+    entries[q] = parts[q] > 0 and {note(q, hold > 0 and now + hold or 0)} or nil
+  end
+  save()
+end
+if add_waits then
+  add_waits()
+end
+if how ~= 'once' or most == 0 then
+  return reply
+end
+
+cost, record, drained = runs[1].cost, {}, over == 'drain' and {} or nil
+record[1], record[2], record[3] = cost, now, 0
+for q = 1, quotas do
+  for place = 4 * q - 3, 4 * q do
+    record[#record + 1] = place % 4 > 0 and place % 4 < 3 and about[place] or tonumber(about[place])
+  end
+  local left, whole_after = standing_after(q)
+  local entry = entries[q] or {0, 0}
+  for _, result in ipairs({math.max(0, left), math.max(0, whole_after), entry[1], entry[2]}) do
+    record[#record + 1] = result
+  end
+  if drained then
+    local wait = fits and 0 or cost > limit[q] and -1 or wait_of(q)
+    drained[2 * q - 1], drained[2 * q] = parts[q], wait
+  end
+end
+record[#record + 1] = drained
+redis.call('SET', record_key, cmsgpack.pack(record), 'PX', life)
+table.insert(record, 1, 'charged')
+return record

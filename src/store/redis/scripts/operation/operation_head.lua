@@ -1,0 +1,159 @@
+-- Begins the operations on one key that are rarer than checks. The algorithm's parts follow, and
+-- `operation.lua` ends the script. These arguments follow those of the algorithm's part. The script
+-- reads them from the end:
+--
+-- KEYS  ..., [the record of the id], [the instant of the last reset]
+--       A reservation only names the last one. An undo needs it, so a slot that moves prevents both.
+--
+-- ARGV  ..., the arguments of the operation, number of quotas, the operation. These charge:
+--       'charge'  over: 'deny' charges all quotas or none, 'drain' each as much as fits there
+--       'hold'    us until which the charge may be undone, over
+--       'once'    for each quota the name of its counter, its name, limit and window, us;
+--                 TTL of the record, ms; 1 if a replica must acknowledge the answer, else 0; over
+--       These take back:
+--       'cost'    cost, from the oldest charge on
+--       'receipt' instant, cost, number and debt in each quota: exactly this charge
+--       'lease'   as for 'receipt'; instant of the decision, end of the mark: unspent units
+--       'id'      name of each quota's counter: the charge of the record, once
+--       'reset'   TTL of the reset's instant, ms
+--
+-- Reply of those that charge: {TIME, the former states}, as that of a check.
+--       'once' replies 'charged' or 'replayed' and the record, unless nothing was charged. A record
+--       has the cost, TIME, and 1 if refunded. For each quota the four arguments follow, the
+--       remaining units, us until it is whole, and number and debt of the charge. A drain's record
+--       ends with a list: for each quota the units that it took, and us until the cost would fit.
+-- Reply of the others: {TIME, units refunded to the quota that received most, the states then}.
+--
+-- The algorithm's part reads the state. It returns {TIME, ''} if it is corrupt, except at a reset.
+-- It fills or defines these:
+--   limit, room, drains, slots  by quota: its limit; the units that fit; the units that a drain
+--                               takes, if more; the charges that fit, if bounded
+--   runs                        the costs in order, each with its repetitions `times`
+--   reply                       TIME and the former states
+--   charge(parts, allowed)      charges each quota its part, 0 or more: the allowed costs, or else
+--                               one charge; returns a reply to refuse
+--   note(q, till)               makes a charge refundable, and until `till`, us, unless 0, marks it;
+--                               returns its number and debt
+--   save()                      writes the charged state
+--   standing_after(q)           returns the remaining units, and us until the quota is whole
+--   wait_of(q)                  returns us until the cost fits, which is within the limit
+--   state_keys                  the keys with counts
+--   take_back(q)                refunds up to `cost` units of a quota, and returns how many
+--   add_states(reply)           adds the states after the refund
+--   add_waits()                 adds the instants at which costs fit to the reply; only logs need it
+
+local function argument()
+  return table.remove(ARGV)
+end
+
+-- As many arguments, in order.
+local function arguments(count)
+  local list = {}
+  for place = count, 1, -1 do
+    list[place] = argument()
+  end
+  return list
+end
+
+-- The record of an id; nil without one. The list that ends a drain's record is returned separately.
+-- A corrupt record ends the call before any write.
+local function record_of(key)
+  local written = redis.pcall('GET', key)
+  if type(written) == 'table' and string.sub(written.err, 1, 9) ~= 'WRONGTYPE' then
+    written = redis.call('GET', key)
+  end
+  if not written then
+    return nil
+  end
+  local is_read, record = pcall(cmsgpack.unpack, written)
+  local is_record = is_read and type(record) == 'table'
+  local drained = is_record and type(record[#record]) == 'table' and table.remove(record) or nil
+  is_record = is_record and #record >= 3 and (#record - 3) % 8 == 0
+  for place = 1, is_record and #record or 0 do
+    local is_name = place > 3 and (place - 4) % 8 < 2
+    is_record = is_record and type(record[place]) == (is_name and 'string' or 'number')
+  end
+  for place = 1, is_record and drained and (#record - 3) / 4 or 0 do
+    is_record = is_record and type(drained[place]) == 'number'
+  end
+  if not is_record then
+    error('foreign record')
+  end
+  return record, drained
+end
+
+local how, quotas = argument(), tonumber(argument())
+local is_charge = how == 'charge' or how == 'hold' or how == 'once'
+local reset_key = (how == 'hold' or not is_charge) and table.remove(KEYS)
+local record_key, record, drained = (how == 'once' or how == 'id') and table.remove(KEYS), nil, nil
+if record_key then
+  record, drained = record_of(record_key)
+end
+
+-- Of a charge: how long it may be undone, us, and what its record has of each quota.
+local over, hold, about = is_charge and argument(), 0, nil
+-- The TTL of what is written beside the state, ms.
+local life
+-- Of a refund: the cost, and the instant of the charge. By quota, number and debt of the charge,
+-- and the units that a drain took. For a lease: when it was decided, and until when returns count.
+local cost, made, number, owed_then, parts, decided, till = 0, nil, {}, {}, {}, nil, nil
+
+if how == 'hold' then
+  hold = tonumber(argument())
+elseif how == 'once' then
+  local is_durable = argument() == '1'
+  life, about = argument(), arguments(4 * quotas)
+  if record then
+    if is_durable then
+      -- WAIT covers only writes of this connection. Another one may have written the record.
+      redis.call('PEXPIRE', record_key, math.max(1, redis.call('PTTL', record_key)))
+    end
+    record[#record + 1] = drained
+    table.insert(record, 1, 'replayed')
+    return record
+  end
+elseif how == 'reset' then
+  life = argument()
+elseif how == 'cost' then
+  cost = tonumber(argument())
+elseif how == 'receipt' or how == 'lease' then
+  if how == 'lease' then
+    till, decided = tonumber(argument()), tonumber(argument())
+  end
+  local entries = arguments(2 * quotas)
+  for q = 1, quotas do
+    number[q], owed_then[q] = tonumber(entries[2 * q - 1]), tonumber(entries[2 * q])
+  end
+  cost, made = tonumber(argument()), tonumber(argument())
+elseif how == 'id' then
+  for q, name in ipairs(arguments(quotas)) do
+    for r = 4, record and #record or 0, 8 do
+      if record[r] == name then
+        number[q], owed_then[q] = record[r + 6], record[r + 7]
+        parts[q] = drained and drained[(r - 4) / 4 + 1]
+      end
+    end
+  end
+  if record and record[3] == 0 then
+    cost, made = record[1], record[2]
+  end
+end
+
+local reset = made and redis.call('GET', reset_key)
+if reset and (decided or made) <= tonumber(reset) then
+  cost = 0
+end
+
+local limit, room, drains, slots, add_waits = {}, {}, {}, {}, nil
+
+-- The costs from a place of the packed numbers on.
+local function runs_at(numbers, at)
+  local runs = {}
+  while at <= #numbers do
+    local run = {}
+    run.cost, run.times, at = struct.unpack('<dd', numbers, at)
+    runs[#runs + 1] = run
+  end
+  return runs
+end
+
