@@ -28,6 +28,8 @@ mod top;
 
 mod token;
 
+mod completions;
+
 pub mod bearer;
 
 mod bench;
@@ -81,6 +83,8 @@ enum Command {
     Top(top::Args),
     /// Make tokens for callers.
     Token(token::Args),
+    /// Print the completions of a shell, for its own folder of them.
+    Completions(completions::Args),
     /// Put load on a running node, by the program `tollgate-bench`.
     #[command(hide = true)]
     Bench(bench::Args),
@@ -148,6 +152,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Health(args) => (health::run(&args), 1),
         Command::Top(args) => (top::run(args), 1),
         Command::Token(args) => (token::run(&args), 1),
+        Command::Completions(args) => (completions::run(&args), 1),
         Command::Bench(args) => (bench::run(&args), 2),
     };
     result.unwrap_or_else(|reason| fail(&reason, failed))
