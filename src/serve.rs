@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::MissedTickBehavior;
 
 use crate::clock::Clock;
@@ -25,6 +25,7 @@ use crate::node::{Lifecycle, Load, Node, Phase, Refusals, Watchers};
 use crate::prefilter::Prefilter;
 use crate::reload::Reloader;
 use crate::store::{Generations, MemoryStore, RedisStore, Store};
+use crate::telemetry::metrics::revision;
 use crate::telemetry::traces::{InvalidVariable, KeyNames, Settings, Tracing};
 use crate::timeouts;
 use crate::workers::Workers;
@@ -107,6 +108,17 @@ impl Server {
         let checks = bind(config.listen)?;
         let envoy = config.envoy.as_ref().map(|envoy| bind(envoy.listen)).transpose()?;
         let connection_age = config.envoy.as_ref().map(|envoy| envoy.connection_age).unwrap_or_default();
+        let address = |door: &Option<(_, TcpSocket)>| Some(door.as_ref()?.1.local_addr().ok()?.to_string());
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            revision = revision(),
+            listen = checks.1.local_addr().ok().map(|address| address.to_string()),
+            admin_listen = address(&admin),
+            envoy = address(&envoy),
+            resp = address(&resp),
+            store = if config.store == StoreConfig::Embedded { "embedded" } else { "redis" },
+            "starting"
+        );
         let clock = Clock::system();
         let counting = clock.following();
         let workers = Workers::start().map_err(ServeError::Threads)?;

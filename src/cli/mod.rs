@@ -30,6 +30,8 @@ mod top;
 
 mod token;
 
+mod completions;
+
 pub mod bearer;
 
 mod bench;
@@ -86,6 +88,8 @@ enum Command {
     Top(top::Args),
     /// Make tokens for callers.
     Token(token::Args),
+    /// Print the completions of a shell, for its own folder of them.
+    Completions(completions::Args),
     /// Put load on a running node, by the program `tollgate-bench`.
     #[command(hide = true)]
     Bench(bench::Args),
@@ -154,6 +158,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Scripts(args) => (scripts::run(&args), 1),
         Command::Top(args) => (top::run(args), 1),
         Command::Token(args) => (token::run(&args), 1),
+        Command::Completions(args) => (completions::run(&args), 1),
         Command::Bench(args) => (bench::run(&args), 2),
     };
     result.unwrap_or_else(|reason| fail(&reason, failed))

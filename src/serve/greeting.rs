@@ -28,6 +28,9 @@ pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
         let encrypted = node.reloader.running().envoy.as_ref().is_some_and(|envoy| envoy.tls.is_some());
         format!("  Envoy      {}", url(if encrypted { "https" } else { "http" }, envoy))
     }));
+    let operators = listeners.admin.as_ref().map_or_else(|| checks.clone(), |admin| url(scheme, admin));
+    lines.push(format!("  dashboard  {operators}/dashboard"));
+    lines.push(format!("  metrics    {operators}/metrics"));
     lines.push(match kind {
         "embedded" => {
             let most = node.engine.max_keys();

@@ -591,3 +591,39 @@ fn bench_finds_load_generator_or_names_it() {
     std::os::unix::fs::symlink("/bin/false", folder.path().join("tollgate-bench")).unwrap();
     assert_eq!(bench(), (Some(1), String::new(), String::new()));
 }
+
+#[test]
+fn log_of_a_start_names_version_doors_and_store() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let file = file_with("admin_listen: 127.0.0.1:0\npolicies: {default: {quotas: [5 per 1h]}}");
+    let mut program = Command::new(TOLLGATE);
+    program.env("RUST_LOG", "info").stderr(log.reopen().unwrap());
+    let node = Node::start_by(program, &[file.path().to_str().unwrap()]);
+    let text = std::fs::read_to_string(log.path()).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    // Only warnings of this machine's limits may precede it.
+    let line = lines.into_iter().find(|line| line["level"] == "INFO").unwrap();
+    let fields = &line["fields"];
+    assert_eq!(fields["version"], env!("CARGO_PKG_VERSION"), "{line}");
+    assert_eq!((&fields["listen"], &fields["store"]), (&node.address.as_str().into(), &"embedded".into()), "{line}");
+    let operators = format!("http://{}", fields["admin_listen"].as_str().unwrap());
+    for (door, path) in [("dashboard", "/dashboard"), ("metrics", "/metrics")] {
+        let line = node.greeting.lines().find_map(|line| line.trim().strip_prefix(door)).unwrap();
+        assert_eq!(line.trim(), format!("{operators}{path}"));
+        assert_eq!(http::get(operators.trim_start_matches("http://"), path).status, 200);
+    }
+}
+
+/// Bash itself lists the commands by the printed script.
+#[test]
+fn completions_of_bash_list_the_commands() {
+    let (code, script, reason) = run(&["completions", "bash"], "");
+    assert_eq!(code, 0, "{reason}");
+    let ask = "COMP_WORDS=(tollgate va) COMP_CWORD=1; _tollgate tollgate va tollgate; echo \"${COMPREPLY[@]}\"";
+    let output = Command::new("bash").args(["-c", &format!("{script}\n{ask}")]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "validate");
+    for shell in ["zsh", "fish", "powershell", "elvish"] {
+        assert!(run(&["completions", shell], "").1.contains("validate"), "{shell}");
+    }
+    assert_eq!(run(&["completions", "csh"], "").0, 2);
+}
