@@ -28,6 +28,7 @@ pub enum OnFailure {
 
 type Function<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 type Answer<T> = Arc<dyn Fn(&Parts, &Answered) -> T + Send + Sync>;
+type OnError = Arc<dyn Fn(&Error) + Send + Sync>;
 type Body = Arc<dyn Fn(&Parts, &Decision) -> (HeaderValue, Bytes) + Send + Sync>;
 
 #[derive(Clone)]
@@ -67,7 +68,7 @@ pub struct LimitLayer {
     pub(crate) drain: Option<Answer<u64>>,
     pub(crate) refund: Option<Answer<bool>>,
     pub(crate) body: Option<Body>,
-    on_error: Option<Arc<dyn Fn(&Error) + Send + Sync>>,
+    on_error: Option<OnError>,
     /// Whether the check charges nothing, and only denies a cost that does not fit. With
     /// [`LimitLayer::drain`] it limits usage that is known only after the response.
     #[setters(generate)]
