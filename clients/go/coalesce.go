@@ -7,18 +7,15 @@ import (
 )
 
 const (
-	// window is the longest time that a check waits for others, and longWindow that while manyCalls are
-	// in flight. More calls at a time would only add work for a node that is late already.
-	window     = 200 * time.Microsecond
-	longWindow = 5 * time.Millisecond
-	manyCalls  = 4
+	// longestWait is for a silent node, whose call does not end.
+	longestWait = 5 * time.Millisecond
 	// maxBatch and maxBatchBytes bound one call. The node accepts 1000 checks and 1 MiB.
 	maxBatch      = 100
 	maxBatchBytes = 512 << 10
 )
 
-// coalescer merges concurrent checks into one call. A check without company is sent at once. Others
-// wait for the end of a call or of the window, whichever is first.
+// coalescer merges concurrent checks into one call. A check is sent at once if no call is under way.
+// Others wait for its end, since more small calls would only cost more.
 type coalescer struct {
 	client *Client
 
@@ -26,7 +23,6 @@ type coalescer struct {
 	waiting []*waiter
 	bytes   int
 	calls   int
-	timer   *time.Timer
 }
 
 type waiter struct {
@@ -76,25 +72,15 @@ func (c *coalescer) enqueue(waiter *waiter) {
 	case maxBatch:
 		c.flush()
 	case 1:
-		c.wake()
+		// A timer of an earlier batch only flushes sooner.
+		time.AfterFunc(longestWait, c.flushLate)
 	}
 }
 
-// wake ends the window of the first waiter. A timer of an earlier window only flushes sooner.
-func (c *coalescer) wake() {
-	wait := window
-	if c.calls >= manyCalls {
-		wait = longWindow
-	}
-	if c.timer != nil {
-		c.timer.Reset(wait)
-		return
-	}
-	c.timer = time.AfterFunc(wait, func() {
-		c.mutex.Lock()
-		defer c.mutex.Unlock()
-		c.flush()
-	})
+func (c *coalescer) flushLate() {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.flush()
 }
 
 func (c *coalescer) finish() {

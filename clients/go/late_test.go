@@ -166,3 +166,28 @@ func freezeStore(t *testing.T, policy string) {
 	}
 	t.Logf("%d requests", answers.Load())
 }
+
+func TestChecksOf100KeysKeepAtMost8BytesEachInRedis(t *testing.T) {
+	store := testnode.StartRedis(t)
+	node := testnode.Start(t, "go/testdata/frozen.yaml", "--store", store.URL)
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: time.Minute})
+	begin := store.UsedMemory(t)
+	for range 100 {
+		checks := make([]tollgate.Check, 1000)
+		for i := range checks {
+			checks[i] = tollgate.Check{Policy: "day", Key: fmt.Sprintf("key-%d", i%100)}
+		}
+		results, err := client.CheckBatch(t.Context(), checks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, result := range results {
+			if result.Source != tollgate.SourceStore {
+				t.Fatalf("decided by %s: %v", result.Source, result.Error)
+			}
+		}
+	}
+	if used := store.UsedMemory(t) - begin; used > 8*100_000 {
+		t.Errorf("%d bytes", used)
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+
+	"github.com/felixge/httpsnoop"
 )
 
 // Failure says how a middleware treats a request without a decision.
@@ -179,13 +181,29 @@ func traced(r *http.Request) context.Context {
 	return ctx
 }
 
+// Response is what a handler answered.
+type Response struct {
+	// Status is 200 if the handler set none, and 500 if it panicked instead.
+	Status int
+	// Bytes is the length of the body.
+	Bytes  int64
+	Header http.Header
+}
+
 // serveAndFollow charges and refunds after the response, also after a panic of the handler.
 func (c *Client) serveAndFollow(
 	limit *Limit, w http.ResponseWriter, r *http.Request, next http.Handler, check Check, counted bool,
 ) {
-	recorder := &recorder{ResponseWriter: w}
+	var metrics httpsnoop.Metrics
+	panicked := true
 	defer func() {
-		ctx, response := traced(r), recorder.response()
+		ctx, response := traced(r), Response{Status: metrics.Code, Bytes: metrics.Written, Header: w.Header()}
+		switch {
+		case response.Status == 0 && panicked && response.Bytes == 0:
+			response.Status = http.StatusInternalServerError
+		case response.Status == 0:
+			response.Status = http.StatusOK
+		}
 		if limit.Drain != nil {
 			drain := Check{Policy: check.Policy, Key: check.Key, Over: Drain, Once: limit.Once}
 			if drain.Cost = Cost(limit.Drain(r, response)); *drain.Cost != 0 {
@@ -197,8 +215,8 @@ func (c *Client) serveAndFollow(
 			c.follow(limit, ctx, func() error { _, err := c.Refund(ctx, refund); return err })
 		}
 	}()
-	next.ServeHTTP(recorder, r)
-	recorder.finish()
+	metrics.CaptureMetrics(w, func(w http.ResponseWriter) { next.ServeHTTP(w, r) })
+	panicked = false
 }
 
 // follow makes a call that nobody waits for but [Client.Close].

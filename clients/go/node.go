@@ -13,24 +13,17 @@ import (
 const pause = 500 * time.Millisecond
 
 // patience is the time after its newest response for which a node may be busy, rather than silent.
-const patience = 2 * DefaultDeadline
+const patience = maxDefaultDeadline
 
 // node is one address of the list, with its own connections.
 type node struct {
-	link link
+	link *sender
 	// avoidUntil is the end of a pause after a failure, or 0.
 	avoidUntil atomic.Int64
 	// answered is the time of the newest response.
 	answered atomic.Int64
 	// asked says that the client asked the node for its timeout.
 	asked atomic.Bool
-}
-
-// link sends one call to one node.
-type link interface {
-	exchange(ctx context.Context, call *call) (*response, error)
-	// closeIdle makes the next calls connect anew.
-	closeIdle()
 }
 
 var start = time.Now()

@@ -3,6 +3,8 @@ package tollgate
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/url"
 	"testing"
 	"time"
 )
@@ -10,15 +12,13 @@ import (
 // slow is a node that answers no caller in time.
 type slow struct{}
 
-func (slow) closeIdle() {}
-
-func (slow) exchange(ctx context.Context, _ *call) (*response, error) {
-	<-ctx.Done()
-	return nil, ctx.Err()
+func (slow) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
 }
 
 func TestATrialThatItsCallerEndsLeavesTheNextCallATrial(t *testing.T) {
-	trial := &node{link: slow{}}
+	trial := &node{link: newSender(slow{}, &url.URL{}, "")}
 	trial.avoidUntil.Store(1)
 	client := &Client{nodes: []*node{trial}, deadline: time.Minute}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)

@@ -1,118 +1,125 @@
-// Bench measures the CPU time per request of a hello world: alone, behind Tollgate's middleware with
-// requests that pass and that are denied, and behind redis_rate. Each server is a process of its own.
-// A figure is the CPU time of all processes, the node and Redis among them, as the kernel counts it.
-// The time of the server alone follows in brackets.
+// Bench serves hello world by net/http or Gin behind a limiter, for clients/bench/run:
 //
-//	TOLLGATE_BIN=../../../target/release/tollgate go run .
-//
-// It needs a binary of Tollgate, and redis-server.
+//	bench FRAMEWORK LIMITER SITUATION NODE_URL REDIS_URL CELL_URL PORT
 package main
 
 import (
-	"flag"
+	"context"
 	"fmt"
+	"io"
 	"log"
 	"net/http"
 	"os"
-	"slices"
+	"strconv"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+
+	"tollgate-limiter"
+	tollgategin "tollgate-limiter/gin"
 )
 
-const rounds = 7
-
 func main() {
-	serve := flag.String("serve", "", "internal: run one server, such as gin/tollgate")
-	listen := flag.String("listen", "", "internal: address of the server")
-	node := flag.String("node", "", "internal: URL of the node")
-	redis := flag.String("redis", "", "internal: address of Redis")
-	requests := flag.Int("requests", 10_000, "requests in each round")
-	flag.Parse()
-	if *serve != "" {
-		log.Fatal(listenAndServe(*serve, *listen, *node, *redis))
-	}
-	if err := measureAll(*requests); err != nil {
+	framework, limiter, situation := os.Args[1], os.Args[2], os.Args[3]
+	handler, err := bench{limiter, situation, os.Args[4], os.Args[5]}.handler(framework)
+	if err != nil {
 		log.Fatal(err)
 	}
+	log.Fatal(http.ListenAndServe("127.0.0.1:"+os.Args[7], handler))
 }
 
-// limiters are the columns of the table.
-var limiters = []string{"alone", "tollgate", "denied", "redis_rate"}
+type bench struct{ limiter, situation, node, redis string }
 
-func measureAll(requests int) error {
-	backends, err := startBackends()
-	if err != nil {
-		return err
+func (b bench) handler(framework string) (http.Handler, error) {
+	if framework == "gin" {
+		return b.gin()
 	}
-	defer backends.stop()
-	for _, connections := range []int{32, 1} {
-		fmt.Printf("\n%d connections, µs of CPU per request, of all processes (of the server):\n\n", connections)
-		fmt.Println("| framework | alone | Tollgate, allowed | Tollgate, denied | redis_rate |\n|---|---|---|---|---|")
-		for _, framework := range []string{"net/http", "gin"} {
-			row, err := measure(backends, framework, connections, requests)
-			if err != nil {
-				return fmt.Errorf("%s: %w", framework, err)
-			}
-			fmt.Printf("| %s |%s\n", framework, row)
-		}
-	}
-	return nil
-}
-
-// measure runs the rounds of the servers by turns, so that other load of the machine meets each of
-// them.
-func measure(backends *backends, framework string, connections, requests int) (row string, err error) {
-	var servers []*process
-	for _, limiter := range limiters {
-		server, err := startServer(backends, framework+"/"+limiter)
+	var hello http.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "hello")
+	})
+	switch b.limiter {
+	case "Tollgate":
+		client, err := b.client()
 		if err != nil {
-			return "", err
+			return nil, err
 		}
-		defer server.stop()
-		if err := warmUp(server.address, limiter, connections, requests/10); err != nil {
-			return "", err
+		limit := tollgate.Limit{Policy: b.situation, Key: userOf, OnFailure: tollgate.Closed}
+		return client.Middleware(limit)(hello), nil
+	case "redis_rate":
+		allowed, err := b.redisRate()
+		if err != nil {
+			return nil, err
 		}
-		servers = append(servers, server)
-	}
-	all, own := make([][]float64, len(servers)), make([][]float64, len(servers))
-	for range rounds {
-		for i, server := range servers {
-			before, others := server.cpu(), backends.cpu()
-			if err := load(server.address, connections, requests, statusOf(limiters[i])); err != nil {
-				return "", err
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if allowed(w, r) {
+				hello.ServeHTTP(w, r)
 			}
-			cost := server.cpu() - before
-			own[i] = append(own[i], float64(cost.Microseconds())/float64(requests))
-			all[i] = append(all[i], float64((cost+backends.cpu()-others).Microseconds())/float64(requests))
+		}), nil
+	}
+	return hello, nil
+}
+
+func (b bench) gin() (http.Handler, error) {
+	gin.SetMode(gin.ReleaseMode)
+	engine := gin.New()
+	switch b.limiter {
+	case "Tollgate":
+		client, err := b.client()
+		if err != nil {
+			return nil, err
 		}
+		user := func(c *gin.Context) string { return userOf(c.Request) }
+		limit := tollgategin.Limit{Policy: b.situation, Key: user, OnFailure: tollgate.Closed}
+		engine.Use(tollgategin.Middleware(client, limit))
+	case "redis_rate":
+		allowed, err := b.redisRate()
+		if err != nil {
+			return nil, err
+		}
+		engine.Use(func(c *gin.Context) {
+			if !allowed(c.Writer, c.Request) {
+				c.Abort()
+			}
+		})
 	}
-	for i := range servers {
-		row += fmt.Sprintf(" %.1f (%.1f) |", median(all[i]), median(own[i]))
-	}
-	return row, nil
+	engine.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
+	return engine, nil
 }
 
-// warmUp also exhausts the limit of requests that are to be denied.
-func warmUp(address, limiter string, connections, requests int) error {
-	if limiter == "denied" {
-		_ = load(address, 1, 1, http.StatusOK)
-	}
-	return load(address, connections, requests, statusOf(limiter))
+func userOf(r *http.Request) string { return r.Header.Get("X-User") }
+
+func (b bench) client() (*tollgate.Client, error) {
+	return tollgate.New(tollgate.Options{Nodes: []string{b.node}, Deadline: 5 * time.Second})
 }
 
-func statusOf(limiter string) int {
-	if limiter == "denied" {
-		return http.StatusTooManyRequests
+// redisRate returns a function that answers as much as the middleware of Tollgate does.
+func (b bench) redisRate() (func(w http.ResponseWriter, r *http.Request) bool, error) {
+	options, err := redis.ParseURL(b.redis)
+	if err != nil {
+		return nil, err
 	}
-	return http.StatusOK
-}
-
-func median(values []float64) float64 {
-	slices.Sort(values)
-	return values[len(values)/2]
-}
-
-func environment(name, other string) string {
-	if value := os.Getenv(name); value != "" {
-		return value
+	options.PoolSize = 32
+	limiter, units := redis_rate.NewLimiter(redis.NewClient(options)), 1_000_000_000
+	if b.situation == "denied" {
+		units = 1
 	}
-	return other
+	limit := redis_rate.Limit{Rate: units, Burst: units, Period: time.Hour}
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		result, err := limiter.Allow(context.WithoutCancel(r.Context()), b.situation+userOf(r), limit)
+		if err != nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return false
+		}
+		header := w.Header()
+		header.Set("RateLimit-Policy", fmt.Sprintf(`"1h";q=%d;w=3600`, units))
+		header.Set("RateLimit", fmt.Sprintf(`"1h";r=%d;t=%d`, result.Remaining, int(result.ResetAfter.Seconds())+1))
+		if result.Allowed > 0 {
+			return true
+		}
+		header.Set("Retry-After", strconv.Itoa(int(result.RetryAfter.Seconds())+1))
+		w.WriteHeader(http.StatusTooManyRequests)
+		return false
+	}, nil
 }

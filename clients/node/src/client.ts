@@ -3,9 +3,8 @@ import { randomBytes } from 'node:crypto'
 import { Coalescer, type Written } from './coalescer.js'
 import { Denials } from './denials.js'
 import { Problem, Unavailable, invalid } from './errors.js'
-import { type Call, checkToken, traceparentOf } from './exchange.js'
+import { type Answer, type Call, checkToken, traceparentOf } from './exchange.js'
 import { Nodes } from './nodes.js'
-import type { Answer } from './response.js'
 import type {
   BatchAnswer,
   Check,

@@ -4,6 +4,8 @@ import type { BatchAnswer, Check, CheckAnswer, ProblemDocument } from './types.j
 /** The largest batch. A node reads 1000 checks and 1 MiB. */
 const MOST_CHECKS = 100
 const MOST_BYTES = 512 * 1024
+/** The longest wait for the end of a call, since a node may be silent. */
+const LONGEST_WAIT_MS = 5
 
 /** A check, and its JSON. */
 export interface Written {
@@ -22,9 +24,13 @@ interface Waiting extends Written {
   reject(error: unknown): void
 }
 
-/** Sends the checks of one turn of the event loop as one batch. */
+/**
+ * Sends the checks of one turn of the event loop as one batch. While a call is under way, checks wait
+ * for its end: more small calls would only cost more.
+ */
 export class Coalescer {
   private queue: Waiting[] = []
+  private underWay = 0
 
   constructor(private readonly calls: Calls) {}
 
@@ -32,7 +38,9 @@ export class Coalescer {
     return new Promise((resolve, reject) => {
       // A check that has no JSON throws here, and so rejects alone.
       const waiting = { check, text: JSON.stringify(check), traceparent, resolve, reject }
-      if (this.queue.push(waiting) === 1) setImmediate(() => this.flush())
+      if (this.queue.push(waiting) > 1) return
+      if (this.underWay === 0) setImmediate(() => this.flush())
+      else setTimeout(() => this.flush(), LONGEST_WAIT_MS)
     })
   }
 
@@ -57,7 +65,19 @@ export class Coalescer {
   private async send(batch: Waiting[]): Promise<void> {
     const [first] = batch
     if (first === undefined) return
-    if (batch.length === 1) return this.sendAlone(first)
+    this.underWay++
+    try {
+      if (batch.length === 1) first.resolve(await this.calls.one(first, first.traceparent))
+      else await this.sendTogether(batch)
+    } catch (error) {
+      first.reject(error)
+    } finally {
+      this.underWay--
+      this.flush()
+    }
+  }
+
+  private async sendTogether(batch: Waiting[]): Promise<void> {
     const traceparent = batch.find((waiting) => waiting.traceparent !== undefined)?.traceparent
     try {
       const { results } = await this.calls.many(batch, traceparent)

@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs'
+import * as http from 'node:http'
+import * as https from 'node:https'
 import { performance } from 'node:perf_hooks'
-
-import { Connection, type Target } from './connection.js'
-import type { Answer } from './response.js'
+import { urlToHttpOptions } from 'node:url'
 
 export interface Call {
   method: 'GET' | 'POST' | 'DELETE'
@@ -15,6 +15,11 @@ export interface Call {
   repeatable: boolean
 }
 
+export interface Answer {
+  status: number
+  text: string
+}
+
 /** Why a node did not answer. Only `refused` is sure that the node did not read the call. */
 export class NoAnswer extends Error {
   constructor(readonly fate: 'refused' | 'broken' | 'silent', cause?: Error) {
@@ -22,8 +27,8 @@ export class NoAnswer extends Error {
   }
 }
 
-/** More calls than connections wait for their turn. */
-const MOST_CONNECTIONS = 64
+/** `timeout` ends idle connections. More calls than `maxSockets` wait for their turn. */
+const CONNECTIONS = { keepAlive: true, maxSockets: 64, timeout: 30_000, scheduling: 'lifo' } as const
 /** A process that is late or busy for no longer than this has lost no time. */
 const LATE_MS = 5
 /** A header value that needs no escapes and ends no line. */
@@ -42,113 +47,71 @@ export function checkToken(token: string): void {
 
 /** The address of one node, with its connections. */
 export class Link {
-  private readonly target: Target
+  private readonly isSecure: boolean
+  private readonly agent: http.Agent
+  private readonly target: http.RequestOptions
   private readonly prefix: string
-  private readonly head: string
-  private readonly connections = new Set<Connection>()
-  private readonly free: Connection[] = []
-  private readonly turns: Array<() => void> = []
 
   constructor(node: string, caFile: string | undefined) {
     const url = new URL(node)
-    const secure = url.protocol === 'https:'
-    if (!secure && url.protocol !== 'http:') {
+    this.isSecure = url.protocol === 'https:'
+    if (!this.isSecure && url.protocol !== 'http:') {
       throw new TypeError(`a node must be a URL such as http://127.0.0.1:7070, not ${node}`)
     }
     if (url.username !== '' || url.password !== '' || url.search !== '' || url.hash !== '') {
       throw new TypeError('a node is a URL without a user, a query or a fragment: the option `token` has the token')
     }
     const ca = caFile === undefined ? undefined : readFileSync(caFile)
-    this.target = {
-      host: url.hostname.replace(/^\[|\]$/g, ''),
-      port: Number(url.port) || (secure ? 443 : 80),
-      tls: secure ? { ca } : undefined,
-    }
+    this.agent = this.isSecure ? new https.Agent({ ...CONNECTIONS, ca }) : new http.Agent(CONNECTIONS)
+    const { hostname, port } = urlToHttpOptions(url)
+    this.target = { hostname, port, agent: this.agent }
     this.prefix = url.pathname.replace(/\/+$/, '')
-    this.head = ` HTTP/1.1\r\nHost: ${url.host}\r\n`
   }
 
   /** Sends `call` and reads the answer, or rejects with `NoAnswer` after `timeoutMs`. */
   exchange(call: Call, token: string | undefined, timeoutMs: number): Promise<Answer> {
-    const request = this.requestOf(call, token)
+    const request = this.begin(call, token)
     return new Promise((resolve, reject) => {
-      let connection: Connection | undefined
-      let over = false
-      const end = (error: NoAnswer | undefined) => {
-        over = true
+      // A call that waits for its turn has no socket, and says nothing about the node.
+      let state: 'waiting' | 'connecting' | 'ready' = 'waiting'
+      const end = (error: NoAnswer) => {
         cancel()
-        if (error !== undefined) reject(error)
+        reject(error)
+        request.destroy()
       }
-      const expire = () => {
-        if (over) return
-        // A call that waited for its turn says nothing about the node.
-        end(new NoAnswer(connection === undefined || connection.ready ? 'silent' : 'refused'))
-        connection?.close()
-      }
-      const cancel = expiry(timeoutMs, expire)
-      const start = () => {
-        if (over) return this.nextTurn()
-        connection = this.connection()
-        const used = connection
-        used.send(request).then(
-          (read) => {
-            end(undefined)
-            resolve(read)
-            if (read.reusable) this.release(used)
-            else used.close()
-          },
-          (error: Error) => {
-            if (!over) end(new NoAnswer(used.ready ? 'broken' : 'refused', error))
-          },
-        )
-      }
-      if (this.free.length > 0 || this.connections.size < MOST_CONNECTIONS) start()
-      else this.turns.push(start)
+      const cancel = expiry(timeoutMs, () => end(new NoAnswer(state === 'connecting' ? 'refused' : 'silent')))
+      const fail = (error: Error) => end(new NoAnswer(state === 'ready' ? 'broken' : 'refused', error))
+      request.once('socket', (socket) => {
+        state = request.reusedSocket ? 'ready' : 'connecting'
+        if (!request.reusedSocket) socket.once(this.isSecure ? 'secureConnect' : 'connect', () => { state = 'ready' })
+      })
+      request.on('error', fail)
+      request.once('response', (response) => {
+        let text = ''
+        response.setEncoding('utf8').on('data', (part: string) => { text += part })
+        response.once('error', fail).once('end', () => {
+          cancel()
+          resolve({ status: response.statusCode as number, text })
+        })
+      })
+      request.end(call.body)
     })
   }
 
   close(): void {
-    for (const connection of this.connections) connection.close()
+    this.agent.destroy()
   }
 
-  private requestOf(call: Call, token: string | undefined): string {
-    let request = `${call.method} ${this.prefix}${call.path}${this.head}`
+  private begin(call: Call, token: string | undefined): http.ClientRequest {
+    const headers: http.OutgoingHttpHeaders = {}
     if (token !== undefined) {
       checkToken(token)
-      request += `Authorization: Bearer ${token}\r\n`
+      headers.authorization = `Bearer ${token}`
     }
-    if (call.traceparent !== undefined) request += `traceparent: ${call.traceparent}\r\n`
-    if (call.body === undefined) return `${request}\r\n`
-    const length = Buffer.byteLength(call.body)
-    return `${request}Content-Type: application/json\r\nContent-Length: ${length}\r\n\r\n${call.body}`
-  }
-
-  private connection(): Connection {
-    for (let idle = this.free.pop(); idle !== undefined; idle = this.free.pop()) {
-      if (idle.isOpen) return idle
-    }
-    const connection = new Connection(this.target, (closed) => this.forget(closed))
-    this.connections.add(connection)
-    return connection
-  }
-
-  private release(connection: Connection): void {
-    if (connection.isOpen) {
-      connection.rest()
-      this.free.push(connection)
-    }
-    this.nextTurn()
-  }
-
-  private forget(connection: Connection): void {
-    this.connections.delete(connection)
-    const index = this.free.indexOf(connection)
-    if (index >= 0) this.free.splice(index, 1)
-    this.nextTurn()
-  }
-
-  private nextTurn(): void {
-    this.turns.shift()?.()
+    if (call.traceparent !== undefined) headers.traceparent = call.traceparent
+    if (call.body !== undefined) headers['content-type'] = 'application/json'
+    const { request } = this.isSecure ? https : http
+    return request({ ...this.target, method: call.method, path: this.prefix + call.path, headers })
   }
 }
 

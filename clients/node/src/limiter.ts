@@ -85,6 +85,14 @@ const CLOSE_MS = 10_000
 /** The largest cost and the largest limit of a node. */
 export const MOST_UNITS = 10 ** 15
 const HTTP_PROBLEMS = 'https://iana.org/assignments/http-problem-types#'
+const REDUCED_CAPACITY = {
+  type: `${HTTP_PROBLEMS}temporary-reduced-capacity`,
+  title: 'Request cannot be satisfied due to temporary server capacity constraints',
+}
+const BAD_REQUEST = {
+  type: 'urn:tollgate:problem:invalid-request',
+  title: 'The rate limiter cannot count this request',
+}
 
 export class Limiter<Request, Response, Context = undefined> {
   readonly client: Client
@@ -119,10 +127,8 @@ export class Limiter<Request, Response, Context = undefined> {
       verdict = this.withoutDecision(error, request)
     }
     if (verdict.reply === undefined && (options.drain !== undefined || check.id !== undefined)) {
-      verdict.after = async (response, sent) => {
-        if (sent && verdict.decision !== undefined) await this.giveBack(request, response, context, check, traceparent)
-        await this.charge(request, response, context, check, traceparent)
-      }
+      verdict.after = (response, sent) =>
+        this.follow(request, response, context, check, sent && verdict.decision !== undefined, traceparent)
     }
     return verdict
   }
@@ -200,44 +206,37 @@ export class Limiter<Request, Response, Context = undefined> {
     if (decision.allowed) return { decision, fields }
     const { status = 429, body } = this.options
     const content = typeof body === 'function' ? body(decision, request) : body
-    return { decision, reply: reply(status, fields, content ?? problemOf(decision, status)) }
+    return { decision, reply: content === undefined ? problem(status, fields, membersOf(decision)) : reply(status, fields, content) }
   }
 
   private withoutDecision(error: unknown, request: Request): Verdict<Response> {
     if (!(error instanceof Problem) && !(error instanceof Unavailable)) throw error
     this.options.onError?.(error, request)
     // Else a caller could evade the limit by a key or a cost that the node rejects.
-    if (error instanceof Problem && error.isBadCheck) return { reply: reply(400, {}, badRequest()) }
+    if (error instanceof Problem && error.isBadCheck) return { reply: problem(400, {}, BAD_REQUEST) }
     if (this.options.onFailure !== 'closed') return {}
-    return { reply: reply(503, { 'retry-after': '1' }, reducedCapacity(503)) }
+    return { reply: problem(503, { 'retry-after': '1' }, { ...REDUCED_CAPACITY, retry_after_ms: 1000 }) }
   }
 
-  private async giveBack(request: Request, response: Response, context: Context, check: Check, traceparent?: string): Promise<void> {
-    const { policy, key, id } = check
-    try {
-      if (id === undefined || !(await this.options.refund?.(request, response, context))) return
+  /** Gives the charge back if a response was `sent`, and charges the units that are known now. */
+  private async follow(request: Request, response: Response, context: Context, check: Check, sent: boolean, traceparent?: string): Promise<void> {
+    const { policy, key, id, meta, quotas } = check
+    const { drain, refund, once } = this.options
+    await this.settled(request, async () => {
+      if (!sent || id === undefined || !(await refund?.(request, response, context))) return
       await this.client.refund({ policy, key, id }, { traceparent })
-    } catch (error) {
-      this.tell(error, request)
-    }
-  }
-
-  private async charge(request: Request, response: Response, context: Context, check: Check, traceparent?: string): Promise<void> {
-    const { policy, key, meta, quotas } = check
-    const { drain, once } = this.options
-    try {
+    })
+    await this.settled(request, async () => {
       const cost = await drain?.(request, response, context)
       if (!cost || cost < 0) return
       await this.client.check({ policy, key, meta, quotas, once, cost, over: 'drain' }, { traceparent })
-    } catch (error) {
-      this.tell(error, request)
-    }
+    })
   }
 
   /** The response has ended, and so nobody could catch what `onError` throws. */
-  private tell(error: unknown, request: Request): void {
+  private async settled(request: Request, call: () => Promise<void>): Promise<void> {
     try {
-      this.options.onError?.(error, request)
+      await call().catch((error) => this.options.onError?.(error, request))
     } catch (thrown) {
       process.emitWarning(thrown instanceof Error ? thrown : new Error(String(thrown)))
     }
@@ -268,47 +267,26 @@ function withoutKey(): Problem {
 }
 
 function reply(status: number, fields: Fields, content: string | object): Reply {
-  if (typeof content === 'string') {
-    return { status, fields: { ...fields, 'content-type': 'text/plain; charset=utf-8' }, body: content }
-  }
-  const type = content instanceof ProblemBody ? 'application/problem+json' : 'application/json'
-  return { status, fields: { ...fields, 'content-type': type }, body: JSON.stringify(content) }
+  if (typeof content === 'string') return body(status, fields, 'text/plain; charset=utf-8', content)
+  return body(status, fields, 'application/json', JSON.stringify(content))
 }
 
-class ProblemBody {
-  constructor(members: Record<string, unknown>) {
-    Object.assign(this, members)
-  }
+/** A problem document (RFC 9457). */
+function problem(status: number, fields: Fields, members: object): Reply {
+  return body(status, fields, 'application/problem+json', JSON.stringify({ ...members, status }))
 }
 
-function problemOf(decision: CheckAnswer, status: number): ProblemBody {
-  const { retry_after_ms, quota } = decision
-  if (decision.reason === 'deny_listed') {
-    return new ProblemBody({ type: 'urn:tollgate:problem:deny-listed', title: 'Denied by a list', status })
-  }
-  if (decision.reason === 'store_unavailable') return reducedCapacity(status, retry_after_ms)
-  return new ProblemBody({
+function body(status: number, fields: Fields, type: string, text: string): Reply {
+  return { status, fields: { ...fields, 'content-type': type }, body: text }
+}
+
+function membersOf({ reason, retry_after_ms, quota }: CheckAnswer): object {
+  if (reason === 'deny_listed') return { type: 'urn:tollgate:problem:deny-listed', title: 'Denied by a list' }
+  if (reason === 'store_unavailable') return { ...REDUCED_CAPACITY, retry_after_ms }
+  return {
     type: `${HTTP_PROBLEMS}quota-exceeded`,
     title: 'Request cannot be satisfied as assigned quota has been exceeded',
-    status,
     'violated-policies': quota === null ? [] : [quota],
     retry_after_ms,
-  })
-}
-
-function reducedCapacity(status: number, retry_after_ms: number | null = 1000): ProblemBody {
-  return new ProblemBody({
-    type: `${HTTP_PROBLEMS}temporary-reduced-capacity`,
-    title: 'Request cannot be satisfied due to temporary server capacity constraints',
-    status,
-    retry_after_ms,
-  })
-}
-
-function badRequest(): ProblemBody {
-  return new ProblemBody({
-    type: 'urn:tollgate:problem:invalid-request',
-    title: 'The rate limiter cannot count this request',
-    status: 400,
-  })
+  }
 }

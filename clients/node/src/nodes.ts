@@ -1,6 +1,5 @@
 import { Unavailable } from './errors.js'
-import { type Call, Link, type NoAnswer } from './exchange.js'
-import type { Answer } from './response.js'
+import { type Answer, type Call, Link, type NoAnswer } from './exchange.js'
 import type { Warnings } from './warnings.js'
 
 /** The time for which the client avoids a node that does not answer. */

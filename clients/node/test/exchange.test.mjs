@@ -7,55 +7,40 @@ import { describe, test } from 'node:test'
 
 import { Client, Problem, Unavailable } from 'tollgate-limiter'
 
-import { ResponseReader } from '../dist/esm/response.js'
 import { RealNode, freePort, silentNode } from './nodes.mjs'
 
 const BODY = '{"key":"日"}'
 const LENGTH = `HTTP/1.1 200 OK\r\ncontent-Length: ${Buffer.byteLength(BODY)}\r\n\r\n${BODY}`
-const CHUNKS = 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8;x=1\r\n{"key":"\r\n5\r\n日"}\r\n0\r\n\r\n'
+const FORMS = {
+  'with a length': LENGTH,
+  'in chunks': 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8;x=1\r\n{"key":"\r\n5\r\n日"}\r\n0\r\n\r\n',
+  'that ends with its connection': `HTTP/1.0 200 OK\r\n\r\n${BODY}`,
+  'after an interim response': `HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n${LENGTH}`,
+}
 
 describe('a response', () => {
-  for (const [form, text] of Object.entries({ 'Content-Length': LENGTH, chunks: CHUNKS })) {
-    test(`with ${form} is read in pieces of any size`, () => {
-      const bytes = Buffer.from(text)
-      for (let size = 1; size <= bytes.length; size++) {
-        const reader = new ResponseReader()
-        const pieces = []
-        for (let at = 0; at < bytes.length; at += size) pieces.push(reader.push(bytes.subarray(at, at + size)))
-        assert.deepEqual(pieces.pop(), { status: 200, text: BODY, reusable: true })
-        assert.ok(pieces.every((piece) => piece === undefined))
-      }
+  for (const [form, text] of Object.entries(FORMS)) {
+    test(`${form} is read`, async () => {
+      assert.deepEqual(await answerTo(text), { key: '日' })
     })
   }
 
-  test('without a length ends with its connection', () => {
-    const reader = new ResponseReader()
-    assert.equal(reader.push(Buffer.from(`HTTP/1.0 502 Bad\r\n\r\n${BODY}`)), undefined)
-    assert.deepEqual(reader.end(), { status: 502, text: BODY, reusable: false })
+  test('that is cut short is none', async () => {
+    await assert.rejects(answerTo(LENGTH.slice(0, -1)), Unavailable)
   })
 
-  test('that is cut short is none', () => {
-    const reader = new ResponseReader()
-    assert.equal(reader.push(Buffer.from(LENGTH.slice(0, -1))), undefined)
-    assert.equal(reader.end(), undefined)
-  })
-
-  test('follows an interim response', () => {
-    const read = new ResponseReader().push(Buffer.from(`HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n${LENGTH}`))
-    assert.deepEqual(read, { status: 200, text: BODY, reusable: true })
-  })
-
-  test('ends the use of a connection that closes or sends more', () => {
-    const closing = LENGTH.replace('\r\n\r\n', '\r\nConnection: close\r\n\r\n')
-    assert.equal(new ResponseReader().push(Buffer.from(closing)).reusable, false)
-    assert.equal(new ResponseReader().push(Buffer.from(`${LENGTH}x`)).reusable, false)
-  })
-
-  test('of another protocol is refused', () => {
-    assert.throws(() => new ResponseReader().push(Buffer.from('SSH-2.0-OpenSSH_9.2\r\n\r\n')), /no HTTP/)
-    assert.throws(() => new ResponseReader().push(Buffer.alloc(70_000, 'a')), /no HTTP/)
-    assert.throws(() => new ResponseReader().push(Buffer.from(CHUNKS.replace('8;', 'z;'))), /size/)
-  })
+  async function answerTo(text) {
+    const server = net.createServer((socket) => socket.on('error', () => {}).once('data', () => socket.end(text)))
+    server.listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    const client = new Client({ nodes: `http://127.0.0.1:${server.address().port}`, deadlineMs: 5000 })
+    try {
+      return await client.usage({ key: 'a' })
+    } finally {
+      client.close()
+      server.close()
+    }
+  }
 })
 
 describe('a client', () => {

@@ -8,26 +8,26 @@ import signal
 import subprocess
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import fastapi
 import httpx
 import pytest
+import redis as redis_py
 import uvloop
-from starlette.responses import PlainTextResponse
 
-from tollgate_limiter import AsyncClient, Client, asgi
+from tollgate_limiter import AsyncClient, Client
 
-from apps import FRAMEWORKS, serve_asgi
+from apps import FRAMEWORKS
 from support import Node, Silent, free_port, unique, wait_until
 
 CONFIG = Path(__file__).with_name("three.yaml")
 BLOCKED_SECONDS = 0.15
+FROZEN_SECONDS = 10.0
 
 
 @contextmanager
@@ -60,37 +60,45 @@ def is_ready(node: Node) -> bool:
 # ---- a late caller ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_route_that_blocks_the_loop_opens_no_gate(loop: Any, tmp_path: Path) -> None:
-    app = fastapi.FastAPI()
+@pytest.mark.parametrize("framework", ["fastapi", "flask", "django", "django middleware on asgi"])
+def test_route_that_blocks_opens_no_gate_at_512_connections(framework: str, tmp_path: Path) -> None:
+    make_app, serve, _ = FRAMEWORKS[framework]
 
-    @app.get("/", response_class=PlainTextResponse)
-    async def hello() -> str:
-        return "hello"
-
-    @app.get("/blocks", response_class=PlainTextResponse)
-    async def blocks() -> str:
-        time.sleep(BLOCKED_SECONDS)  # noqa: ASYNC251  That is the mistake.
-        return "blocked"
+    def blocks(request: Any) -> bool:
+        if request.path != "/blocks":
+            return False
+        end = time.monotonic() + BLOCKED_SECONDS
+        while time.monotonic() < end:
+            pass
+        return True
 
     with node_on_redis(tmp_path) as (node, _):
-        app.add_middleware(
-            asgi.TollgateMiddleware,
+        app = make_app(
             nodes=node.url,
+            policy="patient",
             key=lambda request: request.headers["x-user"],
-            skip=lambda request: request.path == "/blocks",
+            skip=blocks,
         )
-        with serve_asgi(app, loop) as url, httpx.Client(timeout=60) as http:
-            headers = {"x-user": unique()}
+        with serve(app) as url:
+            paths = ["/blocks" if number % 64 == 0 else "/" for number in range(520)]
+            statuses = asyncio.run(get_at_once(url, paths, unique()))
+    assert statuses["/"] == {200: 3, 429: 508}
+    assert statuses["/blocks"].total() == 9
 
-            def get(number: int) -> int:
-                if number % 8 == 0:
-                    return int(http.get(f"{url}/blocks").status_code) + 1
-                return http.get(url, headers=headers).status_code
 
-            with ThreadPoolExecutor(64) as pool:
-                statuses = Counter(pool.map(get, range(72)))
-    assert statuses == {200: 3, 429: 60, 201: 9}
+async def get_at_once(url: str, paths: list[str], user: str) -> dict[str, Counter[int]]:
+    port, statuses = int(url.rpartition(":")[2]), defaultdict[str, Counter[int]](Counter)
+
+    async def get(path: str) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"GET {path} HTTP/1.1\r\nhost: a\r\nx-user: {user}\r\nconnection: close\r\n\r\n"
+        writer.write(head.encode())
+        answer = await reader.read()
+        statuses[path][int(answer.split(b" ", 2)[1])] += 1
+        writer.close()
+
+    await asyncio.gather(*map(get, paths))
+    return statuses
 
 
 def test_loop_that_stands_still_for_longer_than_the_deadline_reads_the_answer(node: Node) -> None:
@@ -154,7 +162,7 @@ def test_frozen_redis_lets_no_request_pass_without_a_decision(
             loads = [pool.submit(load, number) for number in range(4)]
             wait_until(lambda: {(200, True), (429, True)} <= seen.keys(), "decisions of the store")
             process.send_signal(signal.SIGSTOP)
-            time.sleep(2.0)
+            time.sleep(FROZEN_SECONDS)
             process.send_signal(signal.SIGCONT)
             ended.set()
             for one in loads:
@@ -206,3 +214,20 @@ def test_lease_pays_for_nine_of_ten_checks(tmp_path: Path) -> None:
         while sources.total() < 4000 and time.monotonic() < end:
             sources[client.check(key, "leased").source] += 1
     assert sources["lease"] >= 0.9 * sources.total() and sources.total() >= 1000
+
+
+def test_100_000_checks_of_100_keys_keep_at_most_8_bytes_each_in_redis(tmp_path: Path) -> None:
+    with node_on_redis(tmp_path) as (node, _), Client(node.url, deadline=60) as client:
+        store = redis_py.Redis(port=node_store(tmp_path))
+        begin, run = store.info("memory")["used_memory"], unique()  # type: ignore[index]
+        for _ in range(100):
+            checks: Any = [{"key": f"{run}-{n % 100}", "policy": "day"} for n in range(1000)]
+            answers = client.check_batch(checks)
+            assert {answer.source for answer in answers} == {"store"}  # type: ignore[union-attr]
+        used = store.info("memory")["used_memory"] - begin  # type: ignore[index]
+    assert used / 100_000 <= 8
+
+
+def node_store(directory: Path) -> int:
+    text = (directory / "three.yaml").read_text()
+    return int(text.partition("redis://127.0.0.1:")[2].partition('"')[0])

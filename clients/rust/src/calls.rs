@@ -8,10 +8,9 @@ use serde::de::DeserializeOwned;
 
 use crate::check::{Check, Refund};
 use crate::clock;
-use crate::connections::{Call, Failure, Reply};
 use crate::decision::{AllAnswer, Decision, RefundAnswer, Usage};
 use crate::error::{Error, Problem};
-use crate::node::Node;
+use crate::node::{Call, Failure, Node, Reply};
 use crate::warnings::Warnings;
 
 /// The longest body that a node reads. It closes the connection of a longer one before the end.
@@ -65,25 +64,11 @@ impl Calls {
     }
 
     pub async fn usage(&self, check: &Check) -> Result<Usage, Error> {
-        let mut target = "/v1/usage?key=".to_owned();
-        push_escaped(&mut target, &check.key);
-        if let Some(policy) = &check.policy {
-            target.push_str("&policy=");
-            push_escaped(&mut target, policy);
-        }
-        if let Some(cost) = check.cost {
-            target.push_str("&cost=");
-            target.push_str(&cost.to_string());
-        }
+        let target = usage_of(check);
         let traceparent = check.traceparent.as_deref();
         let method = Method::GET;
         let call = Call { method, target: &target, body: None, again: None, traceparent, is_repeatable: true };
         answer_of(&self.ask(&call).await?.body)
-    }
-
-    /// The end of a call that begins now.
-    pub fn until(&self) -> Instant {
-        clock::now() + self.deadline
     }
 
     fn post<'a>(
@@ -98,7 +83,7 @@ impl Calls {
 
     /// Calls the nodes in order until one answers. It never repeats a call that a node answered.
     async fn ask(&self, call: &Call<'_>) -> Result<Reply, Error> {
-        let (until, nodes) = (self.until(), &self.nodes);
+        let (until, nodes) = (clock::now() + self.deadline, &self.nodes);
         let (mut last, mut again) = (None, false);
         for (place, node) in nodes.iter().enumerate() {
             if !node.admit(clock::now()) {
@@ -125,9 +110,7 @@ impl Calls {
             None => Error::unavailable("every node failed less than 500 ms ago"),
         })
     }
-}
 
-impl Calls {
     /// A silent node may only have waited for its store.
     fn suspect(&self, node: Arc<Node>, waited: Duration) {
         let warnings = self.warnings.clone();
@@ -150,6 +133,20 @@ fn body_of(content: &impl Serialize) -> Result<Bytes, Error> {
 #[derive(Serialize)]
 struct Checks<'a> {
     checks: &'a [&'a Check],
+}
+
+/// The path and query for the counts of a check.
+fn usage_of(check: &Check) -> String {
+    let path = "/v1/usage?";
+    let mut query = form_urlencoded::Serializer::for_suffix(path.to_owned(), path.len());
+    query.append_pair("key", &check.key);
+    if let Some(policy) = &check.policy {
+        query.append_pair("policy", policy);
+    }
+    if let Some(cost) = check.cost {
+        query.append_pair("cost", &cost.to_string());
+    }
+    query.finish()
 }
 
 /// The trace of a call is that of its first check with one.
@@ -197,17 +194,4 @@ fn results_of(body: &[u8]) -> Result<Vec<Result<Decision, Box<Problem>>>, Error>
         Item::Decided(decision) => Ok(*decision),
     };
     Ok(results.into_iter().map(result).collect())
-}
-
-fn push_escaped(target: &mut String, text: &str) {
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => target.push(byte.into()),
-            _ => {
-                const DIGITS: [char; 16] =
-                    ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
-                target.extend(['%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-            }
-        }
-    }
 }

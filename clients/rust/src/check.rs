@@ -1,10 +1,10 @@
 use std::time::Duration;
 
+use derive_setters::Setters;
 use serde::Serialize;
+use uuid::Uuid;
 
 use crate::decision::is_false;
-use crate::ids::hexadecimal;
-use crate::traceparent;
 
 /// How a check charges a cost that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -23,98 +23,58 @@ pub enum Over {
 /// # use tollgate_limiter::Check;
 /// let check = Check::new("user-42").policy("sms").cost(3);
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Setters)]
+#[setters(strip_option)]
 pub struct Check {
+    /// A configured policy; the default is `default`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[setters(into)]
     pub(crate) policy: Option<String>,
+    #[setters(skip)]
     pub(crate) key: String,
+    /// Units to charge, up to 10^15. The default is 1. Cost 0 charges nothing, and is never denied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cost: Option<u64>,
+    /// The cause of the charge, up to 256 bytes. Policies with a sliding log keep it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[setters(into)]
     meta: Option<String>,
+    /// An id of up to 64 bytes. The node keeps it for the longest window of the policy, and charges
+    /// it once. The node asks the store for each check with it. For retries of the client, use
+    /// [`Check::once`].
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[setters(into)]
     pub(crate) id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[setters(skip)]
     id_ttl_ms: Option<u64>,
     /// Whether an earlier call had the id.
     #[serde(skip_serializing_if = "is_false")]
+    #[setters(skip)]
     repeated: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[setters(skip)]
     pub(crate) quotas: Vec<QuotaSpec>,
+    /// How to charge a cost that does not fit.
     #[serde(skip_serializing_if = "Option::is_none")]
     over: Option<Over>,
+    /// Whether to decide only, and charge nothing. The decision is that for the cost: a denial if
+    /// it does not fit now.
     #[serde(skip_serializing_if = "is_false")]
     look: bool,
-    /// Whether the client makes an id.
+    /// Whether the client makes an id, so that its own retry charges nothing twice. The node keeps
+    /// the id for the deadline and ten seconds more.
     #[serde(skip)]
     pub(crate) once: bool,
     #[serde(skip)]
+    #[setters(skip)]
     pub(crate) traceparent: Option<String>,
 }
 
 impl Check {
     /// A check of 1 unit under the policy `default`. A key has 1 to 1024 bytes.
     pub fn new(key: impl Into<String>) -> Self {
-        Self {
-            policy: None,
-            key: key.into(),
-            cost: None,
-            meta: None,
-            id: None,
-            id_ttl_ms: None,
-            repeated: false,
-            quotas: Vec::new(),
-            over: None,
-            look: false,
-            once: false,
-            traceparent: None,
-        }
-    }
-
-    /// A configured policy; the default is `default`.
-    #[must_use]
-    pub fn policy(mut self, policy: impl Into<String>) -> Self {
-        self.policy = Some(policy.into());
-        self
-    }
-
-    /// Units to charge, up to 10^15. The default is 1. Cost 0 charges nothing, and is never denied.
-    #[must_use]
-    pub fn cost(mut self, units: u64) -> Self {
-        self.cost = Some(units);
-        self
-    }
-
-    /// The cause of the charge, up to 256 bytes. Policies with a sliding log keep it.
-    #[must_use]
-    pub fn meta(mut self, cause: impl Into<String>) -> Self {
-        self.meta = Some(cause.into());
-        self
-    }
-
-    /// An id of up to 64 bytes. The node keeps it for the longest window of the policy, and charges
-    /// it once. The node asks the store for each check with it. For retries of the client, use
-    /// [`Check::once`].
-    #[must_use]
-    pub fn id(mut self, id: impl Into<String>) -> Self {
-        self.id = Some(id.into());
-        self
-    }
-
-    /// Whether the client makes an id, so that its own retry charges nothing twice. The node keeps
-    /// the id for the deadline and ten seconds more.
-    #[must_use]
-    pub fn once(mut self, once: bool) -> Self {
-        self.once = once;
-        self
-    }
-
-    /// Whether to decide only, and charge nothing. The decision is that for the cost: a denial if
-    /// it does not fit now.
-    #[must_use]
-    pub fn look(mut self, look: bool) -> Self {
-        self.look = look;
-        self
+        Self { key: key.into(), ..Self::default() }
     }
 
     /// Quotas in place of those of the policy, which must have `inline: true`.
@@ -124,18 +84,11 @@ impl Check {
         self
     }
 
-    /// How to charge a cost that does not fit.
-    #[must_use]
-    pub fn over(mut self, over: Over) -> Self {
-        self.over = Some(over);
-        self
-    }
-
     /// The W3C trace context of the caller, of 55 characters in lower case. The client drops any
     /// other text.
     #[must_use]
     pub fn traceparent(mut self, traceparent: &str) -> Self {
-        self.traceparent = traceparent::is_valid(traceparent).then(|| traceparent.to_owned());
+        self.traceparent = is_trace_context(traceparent).then(|| traceparent.to_owned());
         self
     }
 
@@ -149,8 +102,8 @@ impl Check {
     }
 
     /// Gives the check an id that serves retries only, for `life`.
-    pub(crate) fn set_id(&mut self, id: String, life: Duration) {
-        self.id = Some(id);
+    pub(crate) fn set_id(&mut self, life: Duration) {
+        self.id = Some(Uuid::new_v4().simple().to_string());
         self.id_ttl_ms = Some(u64::try_from(life.as_millis()).unwrap_or(u64::MAX).clamp(1000, 86_400_000));
     }
 
@@ -185,17 +138,20 @@ impl Check {
     pub(crate) fn bytes(&self) -> usize {
         const MEMBERS: usize = 192;
         const ESCAPED: usize = 6;
-        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-        let texts = text(&self.policy) + self.key.len() + text(&self.meta) + text(&self.id);
+        let texts = [&self.policy, &self.meta, &self.id].into_iter().flatten().chain([&self.key]);
+        let texts: usize = texts.map(String::len).sum();
         let quotas: usize = self.quotas.iter().map(|quota| MEMBERS + ESCAPED * quota.bytes()).sum();
         MEMBERS + ESCAPED * texts + quotas
     }
 }
 
 /// A quota that a check brings.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Setters)]
+#[setters(generate = false)]
 pub struct QuotaSpec {
+    /// The name of the quota in decisions. The default is its window.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[setters(generate, into, strip_option)]
     name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u64>,
@@ -210,19 +166,12 @@ pub struct QuotaSpec {
 impl QuotaSpec {
     /// At most `limit` units in any window, such as `1h`.
     pub fn limit(limit: u64, per: impl Into<String>) -> Self {
-        Self { name: None, limit: Some(limit), per: Some(per.into()), rate: None, burst: None }
+        Self { limit: Some(limit), per: Some(per.into()), ..Self::default() }
     }
 
     /// A token bucket, filled at a rate such as `10 per 1s`.
     pub fn rate(rate: impl Into<String>, burst: u64) -> Self {
-        Self { name: None, limit: None, per: None, rate: Some(rate.into()), burst: Some(burst) }
-    }
-
-    /// The name of the quota in decisions. The default is its window.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
+        Self { rate: Some(rate.into()), burst: Some(burst), ..Self::default() }
     }
 
     fn bytes(&self) -> usize {
@@ -231,9 +180,12 @@ impl QuotaSpec {
 }
 
 /// Gives units back.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Setters)]
+#[setters(generate = false)]
 pub struct Refund {
+    /// The policy of the check; the default is `default`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[setters(generate, into, strip_option)]
     pub(crate) policy: Option<String>,
     pub(crate) key: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -245,19 +197,12 @@ pub struct Refund {
 impl Refund {
     /// Gives back the charge of the check with this id, once.
     pub fn by_id(key: impl Into<String>, id: impl Into<String>) -> Self {
-        Self { policy: None, key: key.into(), cost: None, id: Some(id.into()) }
+        Self { key: key.into(), id: Some(id.into()), ..Self::default() }
     }
 
     /// Gives back up to `units`, from the oldest charge that counts.
     pub fn by_cost(key: impl Into<String>, units: u64) -> Self {
-        Self { policy: None, key: key.into(), cost: Some(units), id: None }
-    }
-
-    /// The policy of the check; the default is `default`.
-    #[must_use]
-    pub fn policy(mut self, policy: impl Into<String>) -> Self {
-        self.policy = Some(policy.into());
-        self
+        Self { key: key.into(), cost: Some(units), ..Self::default() }
     }
 }
 
@@ -274,8 +219,22 @@ pub fn safe_key(key: impl AsRef<[u8]>) -> String {
     let key = key.as_ref();
     match std::str::from_utf8(key) {
         Ok(text) if key.len() <= MAX_KEY => text.to_owned(),
-        _ => format!("sha256:{}", hexadecimal(ring::digest::digest(&ring::digest::SHA256, key).as_ref())),
+        _ => {
+            let hash = ring::digest::digest(&ring::digest::SHA256, key);
+            hash.as_ref().iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+        }
     }
+}
+
+/// Whether `text` is `00-<32 digits>-<16 digits>-<2 digits>`, in lower-case hexadecimal (W3C Trace
+/// Context). A caller of a service may choose any text. A node would reject a call with a faulty
+/// one, so that its check would not count.
+fn is_trace_context(text: &str) -> bool {
+    let is_right = |(place, letter): (usize, u8)| match place {
+        2 | 35 | 52 => letter == b'-',
+        _ => matches!(letter, b'0'..=b'9' | b'a'..=b'f'),
+    };
+    text.len() == 55 && text.bytes().enumerate().all(is_right)
 }
 
 #[cfg(test)]
@@ -305,5 +264,15 @@ mod tests {
             .over(Over::Drain);
         let text = serde_json::to_string(&check).unwrap();
         assert!(text.len() <= check.bytes(), "{} > {}", text.len(), check.bytes());
+    }
+
+    #[test]
+    fn only_the_exact_form_is_trace_context() {
+        let valid = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        assert!(is_trace_context(valid));
+        for text in ["", "a\r\nx: y", &valid.to_uppercase(), &valid[1..], &"-".repeat(55), &"a".repeat(55)] {
+            assert!(!is_trace_context(text), "{text}");
+        }
+        assert!(!is_trace_context(&format!("{valid}\n")));
     }
 }

@@ -11,8 +11,6 @@ use crate::coalesce::Coalescer;
 use crate::decision::{AllAnswer, Decision, RefundAnswer, Usage};
 use crate::denials::{Denials, Known};
 use crate::error::{Error, Problem};
-use crate::ids::Ids;
-use crate::node::Node;
 use crate::options::{InvalidOptions, Options};
 use crate::warnings::Warnings;
 
@@ -32,7 +30,6 @@ pub struct Client {
 
 struct Shared {
     calls: Arc<Calls>,
-    ids: Ids,
     denials: Denials,
     coalescer: Option<Arc<Coalescer>>,
     /// Has a permit for each charge that may follow a response.
@@ -45,15 +42,10 @@ impl Client {
     /// # Errors
     /// An option is invalid, or a file has no certificates.
     pub fn new(options: Options) -> Result<Self, InvalidOptions> {
-        let addresses = options.addresses()?;
-        let authorization = options.authorization()?;
-        let tls = options.tls(&addresses)?;
-        let node = |address| Arc::new(Node::new(address, authorization.clone(), tls.clone()));
-        let nodes = addresses.into_iter().map(node).collect();
+        let nodes = options.connect()?.into_iter().map(Arc::new).collect();
         let (deadline, warnings) = (options.longest(), Arc::default());
         let calls = Arc::new(Calls { nodes, deadline, repeats: options.retry, warnings });
         let shared = Shared {
-            ids: Ids::new()?,
             denials: Denials::new(options.denial_cache),
             coalescer: options.coalesce.then(|| Arc::new(Coalescer::new(calls.clone()))),
             calls,
@@ -89,6 +81,16 @@ impl Client {
             (Err(Error::Unavailable(_)), Some(known)) => Ok(known.decision),
             (answer, _) => answer,
         }
+    }
+
+    /// Also asks if the caller leaves. Otherwise such requests would not count.
+    pub(crate) async fn check_detached(&self, check: Check) -> Result<Decision, Error> {
+        if let Some(Known { decision, is_fresh: true }) = self.shared.denials.of(&check, clock::now()) {
+            return Ok(decision);
+        }
+        let client = self.clone();
+        let asked = tokio::spawn(async move { client.check(check).await });
+        asked.await.unwrap_or_else(|end| Err(Error::unavailable(end)))
     }
 
     /// Decides up to 1000 checks, each for itself. The results have the order of the checks.
@@ -168,7 +170,7 @@ impl Client {
     pub async fn close(&self) {
         // The semaphore is never closed.
         let _all = self.shared.pending.acquire_many(MAX_PENDING).await;
-        self.shared.calls.nodes.iter().for_each(|node| node.close_idle());
+        self.shared.calls.nodes.iter().for_each(|node| node.close());
     }
 
     /// A place among the charges that [`Client::close`] waits for.
@@ -180,15 +182,10 @@ impl Client {
         &self.shared.calls.warnings
     }
 
-    /// Gives the check an id that serves retries only, for `life`.
-    pub(crate) fn set_id(&self, check: &mut Check, life: Duration) {
-        check.set_id(self.shared.ids.next(), life);
-    }
-
     /// Gives a check an id if its caller wants it to be charged once.
     fn identify(&self, check: &mut Check) {
         if check.once && check.id.is_none() && check.charges() {
-            self.set_id(check, self.shared.calls.deadline + MORE_LIFE);
+            check.set_id(self.shared.calls.deadline + MORE_LIFE);
         }
     }
 }

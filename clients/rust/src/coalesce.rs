@@ -1,39 +1,37 @@
 //! Merges concurrent checks into one call.
 //!
-//! A check without company goes at once. Beside other calls the first check to wait leads. It
-//! yields once, so that it runs again at the end of the runtime's turn. All checks that arrive in
-//! this turn go as one batch. No timer is needed: those of tokio have a resolution of 1 ms, longer
-//! than a check may wait.
+//! The first check to wait begins a batch, whose task yields once. So it runs again at the end of
+//! the runtime's turn, and has all checks that arrived in this turn. While a call is under way, a
+//! batch also waits for its end: more small calls would only cost more.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::mpsc::error::SendError;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
 
 use crate::calls::Calls;
 use crate::check::Check;
 use crate::decision::Decision;
-use crate::detached::Detached;
 use crate::error::Error;
 
 /// Bounds of one call. A node accepts 1000 checks and 1 MiB.
 const MAX_CHECKS: usize = 100;
 const MAX_BYTES: usize = 512 << 10;
 
+/// The longest wait for the end of a call, since a node may be silent.
+const LONGEST_WAIT: Duration = Duration::from_millis(5);
+
 #[derive(Debug)]
 pub(crate) struct Coalescer {
     calls: Arc<Calls>,
-    queue: Mutex<Queue>,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    waiting: Vec<Waiter>,
-    /// The most bytes that the waiting checks have in JSON.
-    bytes: usize,
-    /// Whether a leader will send the waiting checks.
-    is_led: bool,
-    /// Calls in flight.
-    calls: usize,
+    /// The batch that takes further checks. Its end is closed when the batch is sent, or when its
+    /// runtime ends.
+    open: Mutex<Option<UnboundedSender<Waiter>>>,
+    /// Has a permit unless a call is under way.
+    turn: Semaphore,
 }
 
 #[derive(Debug)]
@@ -42,134 +40,71 @@ struct Waiter {
     answer: oneshot::Sender<Result<Decision, Error>>,
 }
 
-/// The part of a check in the calls of others.
-enum Role {
-    Follower,
-    Leader,
-    /// The queue was full, and its checks go at once.
-    Sender(Vec<Waiter>),
-}
-
 impl Coalescer {
     pub fn new(calls: Arc<Calls>) -> Self {
-        Self { calls, queue: Mutex::default() }
+        Self { calls, open: Mutex::default(), turn: Semaphore::new(1) }
     }
 
     pub async fn check(self: &Arc<Self>, check: Check) -> Result<Decision, Error> {
-        if let Some(_call) = self.begin_alone() {
-            return self.calls.check(&check).await;
-        }
-        let (sender, receiver) = oneshot::channel();
-        match self.enqueue(Waiter { check, answer: sender }) {
-            Role::Follower => {}
-            // Others wait for these calls, so they go on without their caller.
-            Role::Leader => Detached::new(lead(self.clone())).await,
-            Role::Sender(batch) => Detached::new(send(self.clone(), batch)).await,
-        }
+        let (answer, receiver) = oneshot::channel();
+        self.enqueue(Waiter { check, answer });
         // The call has the deadline. A timer of each check would end it before the call ends.
         receiver.await.unwrap_or_else(|_| Err(Error::unavailable("the runtime of the call has ended")))
     }
 
-    /// Begins a call if no other is in flight.
-    fn begin_alone(&self) -> Option<InFlight<'_>> {
-        let mut queue = self.lock();
-        let is_alone = queue.calls == 0 && !queue.is_led;
-        is_alone.then(|| {
-            queue.calls += 1;
-            InFlight(self)
-        })
-    }
-
-    fn begin(&self) -> InFlight<'_> {
-        self.lock().calls += 1;
-        InFlight(self)
-    }
-
-    fn enqueue(&self, waiter: Waiter) -> Role {
-        let mut queue = self.lock();
-        let bytes = waiter.check.bytes();
-        let earlier = if queue.bytes + bytes > MAX_BYTES { queue.take() } else { Vec::new() };
-        queue.waiting.push(waiter);
-        queue.bytes += bytes;
-        let full = if queue.waiting.len() >= MAX_CHECKS { queue.take() } else { earlier };
-        if !full.is_empty() {
-            Role::Sender(full)
-        } else if queue.is_led {
-            Role::Follower
-        } else {
-            queue.is_led = true;
-            Role::Leader
+    fn enqueue(self: &Arc<Self>, waiter: Waiter) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = match &*open {
+            Some(batch) => batch.send(waiter),
+            None => Err(SendError(waiter)),
+        };
+        if let Err(SendError(first)) = refused {
+            let (batch, waiters) = unbounded_channel();
+            // Its receiver is here.
+            let _ = batch.send(first);
+            *open = Some(batch);
+            tokio::spawn(lead(self.clone(), waiters));
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-impl Queue {
-    fn take(&mut self) -> Vec<Waiter> {
-        self.bytes = 0;
-        std::mem::take(&mut self.waiting)
-    }
-}
-
-/// A call. It ends when this value is dropped.
-struct InFlight<'a>(&'a Coalescer);
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.lock().calls -= 1;
-    }
-}
-
-/// The duty to send the queue. If the runtime drops the leader instead, the checks in the queue
-/// fail, and the next check leads.
-struct Leadership(Option<Arc<Coalescer>>);
-
-impl Leadership {
-    fn end(&mut self) -> Vec<Waiter> {
-        let Some(coalescer) = self.0.take() else { return Vec::new() };
-        let mut queue = coalescer.lock();
-        queue.is_led = false;
-        queue.take()
-    }
-}
-
-impl Drop for Leadership {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-async fn lead(coalescer: Arc<Coalescer>) {
-    let mut leadership = Leadership(Some(coalescer.clone()));
+async fn lead(coalescer: Arc<Coalescer>, mut waiters: UnboundedReceiver<Waiter>) {
     tokio::task::yield_now().await;
-    let batch = leadership.end();
-    send(coalescer, batch).await;
+    let _turn = timeout(LONGEST_WAIT, coalescer.turn.acquire()).await;
+    waiters.close();
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    while let Ok(waiter) = waiters.try_recv() {
+        // No caller waits for such a check any more, so it is not charged.
+        if waiter.answer.is_closed() {
+            continue;
+        }
+        let size = waiter.check.bytes();
+        if batch.len() == MAX_CHECKS || (bytes + size > MAX_BYTES && !batch.is_empty()) {
+            tokio::spawn(send(coalescer.calls.clone(), std::mem::take(&mut batch)));
+            bytes = 0;
+        }
+        bytes += size;
+        batch.push(waiter);
+    }
+    send(coalescer.calls.clone(), batch).await;
 }
 
-async fn send(coalescer: Arc<Coalescer>, mut batch: Vec<Waiter>) {
-    let (_call, calls) = (coalescer.begin(), &coalescer.calls);
-    // No caller waits for these any more, so they are not charged.
-    batch.retain(|waiter| !waiter.answer.is_closed());
-    match batch.pop() {
-        None => return,
-        Some(only) if batch.is_empty() => {
-            let answer = calls.check(&only.check).await;
-            return only.settle(answer);
-        }
-        Some(last) => batch.push(last),
-    }
+async fn send(calls: Arc<Calls>, batch: Vec<Waiter>) {
     let checks: Vec<&Check> = batch.iter().map(|waiter| &waiter.check).collect();
-    match calls.batch(&checks).await {
+    let answer = match checks.as_slice() {
+        [] => return,
+        [check] => calls.check(check).await.map(|decision| vec![Ok(decision)]),
+        checks => calls.batch(checks).await,
+    };
+    let is_single = checks.len() == 1;
+    match answer {
         Ok(results) => {
             for (waiter, result) in batch.into_iter().zip(results) {
                 waiter.settle(result.map_err(|problem| Error::Problem(problem.alone())));
             }
         }
         // One of the checks is at fault. Each gets its own answer.
-        Err(error) if error.is_bad_check() => {
+        Err(error) if error.is_bad_check() && !is_single => {
             for waiter in batch {
                 let calls = calls.clone();
                 tokio::spawn(async move {

@@ -3,32 +3,25 @@
 //! The pre-filter of a node says only what is final: until its `retry_after_ms` no node allows a
 //! check of that cost, or of a higher one. So the client may repeat such a denial without a call.
 
-use std::collections::HashMap;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::num::NonZeroUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use lru::LruCache;
 
 use crate::check::{Check, DEFAULT_POLICY};
 use crate::decision::{Decision, Source};
 
-/// The most denials that a client keeps, in two generations.
-const MAX_DENIALS: usize = 10_000;
+/// The most denials that a client keeps.
+const MAX_DENIALS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 #[derive(Debug)]
 pub(crate) struct Denials {
     /// The longest time in which a denial is repeated without asking a node.
     fresh_for: Duration,
-    /// Denials in both generations. Without any, checks pay for nothing else.
-    kept: AtomicUsize,
-    generations: Mutex<Generations>,
-}
-
-/// New denials go into `young`. When it is full, it replaces `old`, whose denials are forgotten.
-#[derive(Debug, Default)]
-struct Generations {
-    young: HashMap<String, Denial>,
-    old: HashMap<String, Denial>,
+    /// The denials by their names. The oldest are dropped first.
+    kept: Mutex<LruCache<String, Denial>>,
 }
 
 #[derive(Debug, Clone)]
@@ -51,17 +44,17 @@ pub(crate) struct Known {
 
 impl Denials {
     pub fn new(fresh_for: Duration) -> Self {
-        Self { fresh_for, kept: AtomicUsize::new(0), generations: Mutex::default() }
+        Self { fresh_for, kept: Mutex::new(LruCache::new(MAX_DENIALS)) }
     }
 
     /// The denial that a check would get from any node at `now`.
     pub fn of(&self, check: &Check, now: Instant) -> Option<Known> {
-        if self.kept.load(Ordering::Relaxed) == 0 || !check.is_deniable() {
+        let kept = self.lock();
+        // Without any, checks pay for nothing else.
+        if kept.is_empty() || !check.is_deniable() {
             return None;
         }
-        let name = name_of(check);
-        let generations = self.lock();
-        let denial = generations.young.get(&name).or_else(|| generations.old.get(&name))?;
+        let denial = kept.peek(&name_of(check))?;
         let applies = check.units() >= denial.decision.cost && now < denial.until;
         applies.then(|| Known { decision: denial.at(check, now), is_fresh: now < denial.fresh_until })
     }
@@ -76,9 +69,10 @@ impl Denials {
             Some(ms) if !decision.allowed => {
                 let until = sent + Duration::from_millis(ms);
                 let fresh_until = until.min(sent + self.fresh_for);
-                self.keep(name_of(check), Denial { decision: decision.clone(), sent, until, fresh_until });
+                let denial = Denial { decision: decision.clone(), sent, until, fresh_until };
+                self.lock().put(name_of(check), denial);
             }
-            _ if decision.allowed && self.kept.load(Ordering::Relaxed) > 0 => self.forget_name(&name_of(check)),
+            _ if decision.allowed => _ = self.lock().pop(&name_of(check)),
             _ => {}
         }
     }
@@ -86,31 +80,11 @@ impl Denials {
     /// Forgets the denials of a key under a policy. Denials by quotas of checks stay, since
     /// refunds and resets do not reach them.
     pub fn forget(&self, policy: Option<&str>, key: &str) {
-        self.forget_name(&name(policy, key));
+        self.lock().pop(&name(policy, key));
     }
 
-    fn forget_name(&self, name: &str) {
-        let mut generations = self.lock();
-        generations.young.remove(name);
-        generations.old.remove(name);
-        self.note(&generations);
-    }
-
-    fn keep(&self, name: String, denial: Denial) {
-        let mut generations = self.lock();
-        generations.young.insert(name, denial);
-        if generations.young.len() >= MAX_DENIALS / 2 {
-            generations.old = std::mem::take(&mut generations.young);
-        }
-        self.note(&generations);
-    }
-
-    fn note(&self, generations: &Generations) {
-        self.kept.store(generations.young.len() + generations.old.len(), Ordering::Relaxed);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Generations> {
-        self.generations.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, LruCache<String, Denial>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -217,11 +191,11 @@ mod tests {
     fn oldest_denials_are_dropped() {
         let (denials, now) = (Denials::new(Duration::from_secs(1)), clock::now());
         let check = |number: usize| Check::new(number.to_string());
-        for number in 0..3 * MAX_DENIALS {
+        for number in 0..3 * MAX_DENIALS.get() {
             denials.learn(&check(number), &denied(&check(number), "prefilter", 5000), now);
         }
-        assert!(denials.kept.load(Ordering::Relaxed) <= MAX_DENIALS);
+        assert_eq!(denials.lock().len(), MAX_DENIALS.get());
         assert!(denials.of(&check(0), now).is_none());
-        assert!(denials.of(&check(3 * MAX_DENIALS - 1), now).is_some());
+        assert!(denials.of(&check(3 * MAX_DENIALS.get() - 1), now).is_some());
     }
 }

@@ -1,9 +1,6 @@
-use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
-use serde::Serialize;
+use http::StatusCode;
+use serde_json::{Value, json};
 
-use crate::body::{ResponseBody, text_response};
 use crate::decision::{Decision, Reason};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -16,69 +13,62 @@ const QUOTA_TITLE: &str = "Request cannot be satisfied as assigned quota has bee
 const CAPACITY_TITLE: &str = "Request cannot be satisfied due to temporary server capacity constraints";
 
 /// The problem document (RFC 9457) of a request that a layer ends.
-#[derive(Serialize)]
-pub(crate) struct Document<'a> {
-    #[serde(rename = "type")]
-    kind: &'static str,
-    title: &'static str,
-    #[serde(serialize_with = "as_number")]
-    status: StatusCode,
-    #[serde(rename = "violated-policies", skip_serializing_if = "Option::is_none")]
-    violated: Option<[&'a str; 1]>,
-    /// An inner absence is `null`: the cost never fits.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_ms: Option<Option<u64>>,
+pub(crate) struct Document {
+    pub status: StatusCode,
+    pub title: &'static str,
+    members: Value,
 }
 
-pub(crate) fn bad_request() -> Document<'static> {
-    Document::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, "The rate limiter cannot count this request")
-}
-
-pub(crate) fn no_decision() -> Document<'static> {
-    let document = Document::new(StatusCode::SERVICE_UNAVAILABLE, REDUCED_CAPACITY, CAPACITY_TITLE);
-    Document { retry_after_ms: Some(Some(1000)), ..document }
-}
-
-impl<'a> Document<'a> {
+impl Document {
     /// Describes a denied request.
-    pub fn of(status: StatusCode, decision: &'a Decision) -> Self {
-        let retry_after_ms = Some(decision.retry_after_ms);
+    pub fn of(status: StatusCode, decision: &Decision) -> Self {
+        let wait = decision.retry_after_ms;
         match decision.reason {
-            Reason::DenyListed => Self::new(status, DENY_LISTED, "Denied by a list"),
-            Reason::StoreUnavailable => Self { retry_after_ms, ..Self::new(status, REDUCED_CAPACITY, CAPACITY_TITLE) },
+            Reason::DenyListed => Self::new(status, DENY_LISTED, "Denied by a list", json!({})),
+            Reason::StoreUnavailable => Self::reduced_capacity(status, wait),
             _ => {
-                let document = Self::new(status, QUOTA_EXCEEDED, QUOTA_TITLE);
-                Self { retry_after_ms, violated: decision.quota.as_deref().map(|quota| [quota]), ..document }
+                let mut members = json!({ "retry_after_ms": wait });
+                if let Some(quota) = &decision.quota {
+                    members["violated-policies"] = json!([quota]);
+                }
+                Self::new(status, QUOTA_EXCEEDED, QUOTA_TITLE, members)
             }
         }
     }
 
-    fn new(status: StatusCode, kind: &'static str, title: &'static str) -> Self {
-        Self { kind, title, status, violated: None, retry_after_ms: None }
+    pub fn bad_request() -> Self {
+        let title = "The rate limiter cannot count this request";
+        Self::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, title, json!({}))
     }
 
-    /// The same for a client of gRPC, which reads a status of gRPC in the head.
-    pub fn into_grpc<R>(self, mut fields: HeaderMap) -> Response<ResponseBody<R>> {
+    pub fn no_decision() -> Self {
+        Self::reduced_capacity(StatusCode::SERVICE_UNAVAILABLE, Some(1000))
+    }
+
+    fn reduced_capacity(status: StatusCode, wait: Option<u64>) -> Self {
+        Self::new(status, REDUCED_CAPACITY, CAPACITY_TITLE, json!({ "retry_after_ms": wait }))
+    }
+
+    fn new(status: StatusCode, kind: &'static str, title: &'static str, mut members: Value) -> Self {
+        members["type"] = json!(kind);
+        members["title"] = json!(title);
+        members["status"] = json!(status.as_u16());
+        Self { status, title, members }
+    }
+
+    pub fn text(&self) -> String {
+        self.members.to_string()
+    }
+
+    /// The status for a client of gRPC.
+    pub fn grpc_status(&self) -> u16 {
+        const INVALID_ARGUMENT: u16 = 3;
         const RESOURCE_EXHAUSTED: u16 = 8;
-        let code = match self.status {
-            StatusCode::BAD_REQUEST => 3,
-            StatusCode::SERVICE_UNAVAILABLE => 14,
+        const UNAVAILABLE: u16 = 14;
+        match self.status {
+            StatusCode::BAD_REQUEST => INVALID_ARGUMENT,
+            StatusCode::SERVICE_UNAVAILABLE => UNAVAILABLE,
             _ => RESOURCE_EXHAUSTED,
-        };
-        fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        fields.insert("grpc-status", HeaderValue::from(code));
-        fields.insert("grpc-message", HeaderValue::from_static(self.title));
-        text_response(StatusCode::OK, fields, Bytes::new())
+        }
     }
-
-    pub fn into_response<R>(self, mut fields: HeaderMap) -> Response<ResponseBody<R>> {
-        fields.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        // A document of texts and numbers is always valid JSON.
-        let text = serde_json::to_vec(&self).unwrap_or_default();
-        text_response(self.status, fields, text.into())
-    }
-}
-
-fn as_number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u16(status.as_u16())
 }

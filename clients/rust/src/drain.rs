@@ -1,4 +1,3 @@
-use std::fmt;
 use std::sync::Arc;
 
 use http::request::Parts;
@@ -6,15 +5,13 @@ use http::{HeaderMap, StatusCode};
 use tokio::runtime::Handle;
 
 use crate::check::Check;
-use crate::client::Client;
 use crate::error::Error;
-use crate::limit::{Answered, Limit};
+use crate::layer::{Answered, LimitLayer};
 
 /// Charges the drain, and gives the charge back, when it is dropped: at the end of the body, or if
 /// the caller leaves.
 pub(crate) struct Drained {
-    client: Client,
-    limit: Arc<Limit>,
+    limit: Arc<LimitLayer>,
     request: Parts,
     check: Check,
     answered: Answered,
@@ -23,8 +20,8 @@ pub(crate) struct Drained {
 }
 
 impl Drained {
-    pub fn new(client: Client, limit: Arc<Limit>, request: Parts, check: Check) -> Self {
-        Self { client, limit, request, check, answered: Answered::default(), runtime: Handle::current() }
+    pub fn new(limit: Arc<LimitLayer>, request: Parts, check: Check) -> Self {
+        Self { limit, request, check, answered: Answered::default(), runtime: Handle::current() }
     }
 
     pub fn answer(&mut self, status: StatusCode, headers: &HeaderMap) {
@@ -39,7 +36,7 @@ impl Drained {
 
 impl Drop for Drained {
     fn drop(&mut self) {
-        let Self { client, limit, request, check, answered, .. } = self;
+        let Self { limit, request, check, answered, .. } = self;
         let units = limit.drain.as_ref().map_or(0, |drain| drain(request, answered));
         let drain = (units > 0).then(|| check.after(units));
         let is_refunded = limit.refund.as_ref().is_some_and(|refund| refund(request, answered));
@@ -47,27 +44,21 @@ impl Drop for Drained {
         if drain.is_none() && refund.is_none() {
             return;
         }
-        let (client, limit) = (client.clone(), limit.clone());
+        let limit = limit.clone();
         self.runtime.spawn(async move {
-            let Some(_place) = client.pend() else {
+            let Some(_place) = limit.client.pend() else {
                 return limit.report(&Error::unavailable("too many charges after responses wait for a node"));
             };
             if let Some(check) = drain
-                && let Err(error) = client.check(check).await
+                && let Err(error) = limit.client.check(check).await
             {
                 limit.report(&error);
             }
             if let Some(refund) = refund
-                && let Err(error) = client.refund(refund).await
+                && let Err(error) = limit.client.refund(refund).await
             {
                 limit.report(&error);
             }
         });
-    }
-}
-
-impl fmt::Debug for Drained {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Drained").field("answered", &self.answered).finish_non_exhaustive()
     }
 }

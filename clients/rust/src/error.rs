@@ -1,21 +1,23 @@
-use std::error::Error as StdError;
-use std::fmt;
 use std::sync::Arc;
 
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
+type Cause = dyn std::error::Error + Send + Sync;
+
 /// A call without a decision.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The node rejected the call.
+    #[error(transparent)]
     Problem(Box<Problem>),
     /// No node answered within the deadline.
+    #[error(transparent)]
     Unavailable(Unavailable),
 }
 
 impl Error {
-    pub(crate) fn unavailable(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+    pub(crate) fn unavailable(cause: impl Into<Box<Cause>>) -> Self {
         Self::Unavailable(Unavailable { cause: Arc::from(cause.into()) })
     }
 
@@ -25,19 +27,9 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Problem(problem) => problem.fmt(f),
-            Self::Unavailable(unavailable) => unavailable.fmt(f),
-        }
-    }
-}
-
-impl StdError for Error {}
-
 /// The document of a call that a node rejected (RFC 9457).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{title} ({status}): {detail}{}", self.first())]
 #[non_exhaustive]
 pub struct Problem {
     /// The kind of failure, such as `urn:tollgate:problem:unknown-policy`.
@@ -82,7 +74,12 @@ impl Problem {
 
     fn new(kind: &str, title: &str, status: u16, detail: &str) -> Self {
         let [kind, title, detail] = [kind, title, detail].map(str::to_owned);
-        Self { kind, title, status, detail, violations: Vec::new(), omitted_violations: None, known: Vec::new() }
+        Self { kind, title, status, detail, ..Self::default() }
+    }
+
+    fn first(&self) -> String {
+        let first = self.violations.first();
+        first.map_or(String::new(), |violation| format!(" ({}: {})", violation.pointer, violation.detail))
     }
 
     /// Makes the pointers of a problem in a batch those of its check: `/checks/3/key` is `/key`.
@@ -96,18 +93,6 @@ impl Problem {
         self
     }
 }
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}): {}", self.title, self.status, self.detail)?;
-        match self.violations.first() {
-            Some(violation) => write!(f, " ({}: {})", violation.pointer, violation.detail),
-            None => Ok(()),
-        }
-    }
-}
-
-impl StdError for Problem {}
 
 /// One fault: of a request with its pointer, or of a configuration with its place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,15 +115,8 @@ pub struct Violation {
 }
 
 /// No node answered within the deadline. The text has the failure of the last attempt.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("no node answered: {cause}")]
 pub struct Unavailable {
-    cause: Arc<dyn StdError + Send + Sync>,
+    cause: Arc<Cause>,
 }
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no node answered: {}", self.cause)
-    }
-}
-
-impl StdError for Unavailable {}

@@ -19,7 +19,7 @@ pub(crate) fn write(decision: &Decision, others: &HeaderMap, fields: &mut Header
     let mut latest = MAX_INTEGER;
     if let (Some(wait), false) = (decision.retry_after_ms, decision.allowed) {
         latest = seconds(wait).max(1);
-        write_retry_after(latest, fields);
+        fields.insert(RETRY_AFTER, HeaderValue::from(latest));
     }
     let (Some(name), Some(remaining), Some(reset)) = (&decision.quota, decision.remaining, decision.reset_after_ms)
     else {
@@ -47,10 +47,6 @@ pub(crate) fn write(decision: &Decision, others: &HeaderMap, fields: &mut Header
         insert(fields, RATELIMIT_POLICY, policy);
     }
     insert(fields, RATELIMIT, limit);
-}
-
-pub(crate) fn write_retry_after(seconds: u64, fields: &mut HeaderMap) {
-    fields.insert(RETRY_AFTER, HeaderValue::from(seconds));
 }
 
 /// Nodes permit only names that a field may have.

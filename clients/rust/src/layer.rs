@@ -1,17 +1,44 @@
 use std::fmt;
-use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use derive_setters::Setters;
 use http::request::Parts;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use tower_layer::Layer;
 
+use crate::check::{Check, safe_key};
 use crate::client::Client;
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::limit::{Answered, Key, Limit, OnFailure};
 use crate::service::LimitService;
+
+/// The treatment of a request without a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnFailure {
+    /// The request passes, without fields.
+    #[default]
+    Open,
+    /// The request ends with 503.
+    Closed,
+}
+
+type Function<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
+type Answer<T> = Arc<dyn Fn(&Parts, &Answered) -> T + Send + Sync>;
+type OnError = Arc<dyn Fn(&Error) + Send + Sync>;
+type Body = Arc<dyn Fn(&Parts, &Decision) -> (HeaderValue, Bytes) + Send + Sync>;
+
+#[derive(Clone)]
+enum Key {
+    Now(Function<Option<String>>),
+    Later(Function<Pin<Box<dyn Future<Output = Option<String>> + Send>>>),
+}
+
+/// How long the charge of a request can be given back.
+const REFUND_LIFE: Duration = Duration::from_secs(300);
 
 /// A tower layer that passes a request on if its check is allowed.
 ///
@@ -30,31 +57,57 @@ use crate::service::LimitService;
 ///     .on_failure(OnFailure::Closed);
 /// # Ok::<(), tollgate_limiter::InvalidOptions>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Setters)]
+#[setters(generate = false)]
 pub struct LimitLayer {
-    client: Client,
-    limit: Arc<Limit>,
+    pub(crate) client: Client,
+    policy: Option<Function<String>>,
+    key: Option<Key>,
+    cost: Option<Function<u64>>,
+    pub(crate) skip: Option<Function<bool>>,
+    pub(crate) drain: Option<Answer<u64>>,
+    pub(crate) refund: Option<Answer<bool>>,
+    pub(crate) body: Option<Body>,
+    on_error: Option<OnError>,
+    /// Whether the check charges nothing, and only denies a cost that does not fit. With
+    /// [`LimitLayer::drain`] it limits usage that is known only after the response.
+    #[setters(generate)]
+    look: bool,
+    /// Whether a request is charged once, also if the client repeats its check. See
+    /// [`Check::once`](crate::Check::once).
+    #[setters(generate)]
+    once: bool,
+    /// Whether the layer ends requests as gRPC does: a denial is `RESOURCE_EXHAUSTED`. By default it
+    /// is 429, which clients of gRPC report as `UNAVAILABLE`, and may repeat.
+    #[setters(generate)]
+    pub(crate) grpc: bool,
+    /// The treatment of requests without a decision.
+    #[setters(generate)]
+    pub(crate) on_failure: OnFailure,
+    /// The status of a denial; the default is 429.
+    #[setters(generate)]
+    pub(crate) status: StatusCode,
 }
 
 impl LimitLayer {
     /// Limits requests by the decisions of the client.
     pub fn new(client: Client) -> Self {
-        let limit = Limit {
+        Self {
+            client,
             policy: None,
             key: None,
             cost: None,
-            look: false,
-            once: false,
             skip: None,
             drain: None,
             refund: None,
-            on_failure: OnFailure::default(),
-            status: StatusCode::TOO_MANY_REQUESTS,
             body: None,
             on_error: None,
+            look: false,
+            once: false,
             grpc: false,
-        };
-        Self { client, limit: Arc::new(limit) }
+            on_failure: OnFailure::default(),
+            status: StatusCode::TOO_MANY_REQUESTS,
+        }
     }
 
     /// A configured policy; the default is `default`.
@@ -67,15 +120,14 @@ impl LimitLayer {
     /// The policy of a request, for example by the plan of its caller.
     #[must_use]
     pub fn policy_of(self, policy: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
-        self.with(|limit| limit.policy = Some(Arc::new(policy)))
+        Self { policy: Some(Arc::new(policy)), ..self }
     }
 
     /// The partition key of a request. The default, also without a key and for an empty one, is
-    /// [`remote_ip`](crate::remote_ip). It reads no header: behind a proxy, set a function that
-    /// trusts the proxy.
+    /// [`remote_ip`]. It reads no header: behind a proxy, set a function that trusts the proxy.
     #[must_use]
     pub fn key(self, key: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
-        self.with(|limit| limit.key = Some(Key::Now(Arc::new(key))))
+        Self { key: Some(Key::Now(Arc::new(key))), ..self }
     }
 
     /// A key that has to be awaited, for example from a session store. The future cannot borrow the
@@ -85,33 +137,19 @@ impl LimitLayer {
     where
         F: Future<Output = Option<String>> + Send + 'static,
     {
-        self.with(|limit| limit.key = Some(Key::Later(Arc::new(move |request| Box::pin(key(request))))))
+        Self { key: Some(Key::Later(Arc::new(move |request| Box::pin(key(request))))), ..self }
     }
 
     /// The units of a request; the default is 1.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
-        self.with(|limit| limit.cost = Some(Arc::new(cost)))
-    }
-
-    /// Whether the check charges nothing, and only denies a cost that does not fit. With
-    /// [`LimitLayer::drain`] it limits usage that is known only after the response.
-    #[must_use]
-    pub fn look(self, look: bool) -> Self {
-        self.with(|limit| limit.look = look)
-    }
-
-    /// Whether a request is charged once, also if the client repeats its check. See
-    /// [`Check::once`](crate::Check::once).
-    #[must_use]
-    pub fn once(self, once: bool) -> Self {
-        self.with(|limit| limit.once = once)
+        Self { cost: Some(Arc::new(cost)), ..self }
     }
 
     /// Whether a request passes uncounted.
     #[must_use]
     pub fn skip(self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|limit| limit.skip = Some(Arc::new(skip)))
+        Self { skip: Some(Arc::new(skip)), ..self }
     }
 
     /// Units that are known only after the response. They count as far as they fit.
@@ -119,7 +157,7 @@ impl LimitLayer {
     /// The function runs once, when the body of the response ends or its caller leaves.
     #[must_use]
     pub fn drain(self, drain: impl Fn(&Parts, &Answered) -> u64 + Send + Sync + 'static) -> Self {
-        self.with(|limit| limit.drain = Some(Arc::new(drain)))
+        Self { drain: Some(Arc::new(drain)), ..self }
     }
 
     /// Whether the charge of a request is given back after its response, for example to count failed
@@ -129,26 +167,7 @@ impl LimitLayer {
     /// be given back for 5 minutes.
     #[must_use]
     pub fn refund(self, refund: impl Fn(&Parts, &Answered) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|limit| limit.refund = Some(Arc::new(refund)))
-    }
-
-    /// Whether the layer ends requests as gRPC does: a denial is `RESOURCE_EXHAUSTED`. By default it
-    /// is 429, which clients of gRPC report as `UNAVAILABLE`, and may repeat.
-    #[must_use]
-    pub fn grpc(self, grpc: bool) -> Self {
-        self.with(|limit| limit.grpc = grpc)
-    }
-
-    /// The treatment of requests without a decision.
-    #[must_use]
-    pub fn on_failure(self, on_failure: OnFailure) -> Self {
-        self.with(|limit| limit.on_failure = on_failure)
-    }
-
-    /// The status of a denial; the default is 429.
-    #[must_use]
-    pub fn status(self, status: StatusCode) -> Self {
-        self.with(|limit| limit.status = status)
+        Self { refund: Some(Arc::new(refund)), ..self }
     }
 
     /// The text of a denial. The default is a problem document.
@@ -161,18 +180,50 @@ impl LimitLayer {
     /// The content type and the body of a denial.
     #[must_use]
     pub fn body_with(self, body: impl Fn(&Parts, &Decision) -> (HeaderValue, Bytes) + Send + Sync + 'static) -> Self {
-        self.with(|limit| limit.body = Some(Arc::new(body)))
+        Self { body: Some(Arc::new(body)), ..self }
     }
 
     /// A function that gets each failure, also those of charges after the response.
     #[must_use]
     pub fn on_error(self, on_error: impl Fn(&Error) + Send + Sync + 'static) -> Self {
-        self.with(|limit| limit.on_error = Some(Arc::new(on_error)))
+        Self { on_error: Some(Arc::new(on_error)), ..self }
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Limit)) -> Self {
-        change(Arc::make_mut(&mut self.limit));
-        self
+    /// The check of a request. The key is that of the caller's function, if it returns one.
+    pub(crate) async fn check(&self, request: &Parts) -> Check {
+        let key = match &self.key {
+            None => None,
+            Some(Key::Now(key)) => key(request),
+            Some(Key::Later(key)) => key(request).await,
+        };
+        let key = key.filter(|key| !key.is_empty()).map(safe_key).or_else(|| {
+            if self.key.is_none() {
+                self.client.warnings().about_proxy(&request.headers);
+            }
+            remote_ip(request)
+        });
+        // A node rejects an empty key. So a request without an address ends with 400.
+        let mut check = Check::new(key.unwrap_or_default()).once(self.once);
+        check.policy = self.policy.as_ref().map(|policy| policy(request));
+        check.cost = self.cost.as_ref().map(|cost| cost(request));
+        if self.look || (check.cost == Some(0) && self.drain.is_some()) {
+            // A cost of 0 is never denied, so the layer looks for one unit.
+            check.cost = check.cost.filter(|cost| *cost > 0);
+            check = check.look(true);
+        } else if self.refund.is_some() {
+            check.set_id(REFUND_LIFE);
+        }
+        let mut traceparents = request.headers.get_all("traceparent").iter();
+        if let (Some(traceparent), None) = (traceparents.next(), traceparents.next()) {
+            check = check.traceparent(traceparent.to_str().unwrap_or_default());
+        }
+        check
+    }
+
+    pub(crate) fn report(&self, error: &Error) {
+        if let Some(on_error) = &self.on_error {
+            on_error(error);
+        }
     }
 }
 
@@ -180,16 +231,51 @@ impl<S> Layer<S> for LimitLayer {
     type Service = LimitService<S>;
 
     fn layer(&self, inner: S) -> LimitService<S> {
-        LimitService::new(self.client.clone(), self.limit.clone(), inner)
+        LimitService { limit: Arc::new(self.clone()), inner }
     }
 }
 
 impl fmt::Debug for LimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimitLayer")
-            .field("client", &self.client)
-            .field("on_failure", &self.limit.on_failure)
-            .field("status", &self.limit.status)
-            .finish_non_exhaustive()
+        f.debug_struct("LimitLayer").field("client", &self.client).finish_non_exhaustive()
     }
+}
+
+/// The response to a request, for [`LimitLayer::drain`] and [`LimitLayer::refund`].
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Answered {
+    /// Absent if the service ended without a response: it failed, or its caller left.
+    pub status: Option<StatusCode>,
+    /// The header fields of the service.
+    pub headers: HeaderMap,
+    /// The length of the body that was read, in bytes.
+    pub bytes: u64,
+}
+
+/// The address of the peer, without its port, as axum's `ConnectInfo<SocketAddr>` has it, or a
+/// `SocketAddr` among the extensions of the request. It reads no header.
+///
+/// Requests have it with `Router::into_make_service_with_connect_info::<SocketAddr>()`. A request
+/// without an address ends with 400, unless it has a key.
+pub fn remote_ip(request: &Parts) -> Option<String> {
+    let peer = connect_info(request).or_else(|| request.extensions.get().copied())?;
+    Some(peer.ip().to_canonical().to_string())
+}
+
+#[cfg(feature = "axum")]
+fn connect_info(request: &Parts) -> Option<SocketAddr> {
+    use axum::extract::ConnectInfo;
+    use axum::extract::connect_info::MockConnectInfo;
+
+    let extensions = &request.extensions;
+    match extensions.get() {
+        Some(ConnectInfo(peer)) => Some(*peer),
+        None => extensions.get().map(|MockConnectInfo(peer)| *peer),
+    }
+}
+
+#[cfg(not(feature = "axum"))]
+fn connect_info(_: &Parts) -> Option<SocketAddr> {
+    None
 }

@@ -50,13 +50,7 @@ mod calls;
 
 mod node;
 
-mod connections;
-
-mod rounds;
-
 mod patience;
-
-mod tls;
 
 // The answers.
 mod decision;
@@ -66,13 +60,9 @@ mod error;
 // The middleware.
 mod layer;
 
-mod limit;
-
 mod service;
 
 mod drain;
-
-mod body;
 
 mod document;
 
@@ -81,22 +71,14 @@ mod fields;
 // Small parts of the above.
 mod clock;
 
-mod detached;
-
-mod ids;
-
-mod traceparent;
-
 mod warnings;
 
-pub use body::ResponseBody;
 pub use check::{Check, Over, QuotaSpec, Refund, safe_key};
 pub use client::Client;
 pub use decision::{
     AllAnswer, Decision, Entry, Fallback, QuotaState, Reason, RefundAnswer, Source, Tick, TopMeta, Usage,
 };
 pub use error::{Error, Problem, Unavailable, Violation};
-pub use layer::LimitLayer;
-pub use limit::{Answered, OnFailure, remote_ip};
+pub use layer::{Answered, LimitLayer, OnFailure, remote_ip};
 pub use options::{InvalidOptions, Options};
-pub use service::LimitService;
+pub use service::{LimitService, ResponseBody};

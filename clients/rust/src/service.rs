@@ -1,42 +1,39 @@
-use std::fmt;
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::header::CONTENT_TYPE;
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::request::Parts;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body::Body;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
 use tower_service::Service;
 
-use crate::body::{ResponseBody, text_response};
-use crate::client::Client;
 use crate::decision::Decision;
-use crate::detached::Detached;
-use crate::document::{self, Document};
+use crate::document::Document;
 use crate::drain::Drained;
+use crate::error::Error;
 use crate::fields;
-use crate::limit::{Limit, OnFailure};
+use crate::layer::{LimitLayer, OnFailure};
 
-/// The service of a [`LimitLayer`](crate::LimitLayer).
-#[derive(Clone)]
+/// The body of a response behind a [`LimitLayer`]: that of the service, or the one of a request
+/// that the layer ended.
+pub type ResponseBody<B> = UnsyncBoxBody<Bytes, <B as Body>::Error>;
+
+/// The service of a [`LimitLayer`].
+#[derive(Debug, Clone)]
 pub struct LimitService<S> {
-    client: Client,
-    limit: Arc<Limit>,
-    inner: S,
-}
-
-impl<S> LimitService<S> {
-    pub(crate) fn new(client: Client, limit: Arc<Limit>, inner: S) -> Self {
-        Self { client, limit, inner }
-    }
+    pub(crate) limit: Arc<LimitLayer>,
+    pub(crate) inner: S,
 }
 
 impl<S, B, R> Service<Request<B>> for LimitService<S>
 where
     S: Service<Request<B>, Response = Response<R>, Future: Send, Error: Send> + Clone + Send + 'static,
     B: Send + 'static,
-    R: Send + 'static,
+    R: Body<Data = Bytes> + Send + 'static,
 {
     type Response = Response<ResponseBody<R>>;
     type Error = S::Error;
@@ -50,63 +47,50 @@ where
         // Only this clone is ready.
         let next = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, next);
-        Box::pin(serve(self.client.clone(), self.limit.clone(), inner, request))
-    }
-}
-
-impl<S> fmt::Debug for LimitService<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimitService").field("client", &self.client).finish_non_exhaustive()
+        Box::pin(serve(self.limit.clone(), inner, request))
     }
 }
 
 async fn serve<S, B, R>(
-    client: Client,
-    limit: Arc<Limit>,
+    limit: Arc<LimitLayer>,
     mut inner: S,
     request: Request<B>,
 ) -> Result<Response<ResponseBody<R>>, S::Error>
 where
     S: Service<Request<B>, Response = Response<R>>,
+    R: Body<Data = Bytes> + Send + 'static,
 {
     let (mut head, body) = request.into_parts();
     if limit.skip.as_ref().is_some_and(|skip| skip(&head)) {
         let response = inner.call(Request::from_parts(head, body)).await?;
-        return Ok(response.map(|body| ResponseBody::passed(body, None)));
+        return Ok(response.map(BodyExt::boxed_unsync));
     }
-    let key = limit.key(&head).await;
-    let check = limit.check(&head, key, &client);
-    let asked = {
-        let (client, check) = (client.clone(), check.clone());
-        // A caller that leaves at once counts all the same.
-        Detached::new(async move { client.check(check).await }).await
-    };
+    let check = limit.check(&head).await;
     let mut passed = None;
-    match asked {
+    match limit.client.check_detached(check.clone()).await {
         Ok(decision) if decision.allowed => {
             head.extensions.insert(decision.clone());
             passed = Some(decision);
         }
         Ok(decision) => return Ok(denied(&limit, &head, &decision)),
         Err(error) => {
-            limit.report(&error);
-            if error.is_bad_check() {
-                return Ok(ended(&limit, document::bad_request(), HeaderMap::new()));
-            }
-            if limit.on_failure == OnFailure::Closed {
-                let mut fields = HeaderMap::new();
-                fields::write_retry_after(1, &mut fields);
-                return Ok(ended(&limit, document::no_decision(), fields));
+            if let Some(response) = failed(&limit, &error) {
+                return Ok(response);
             }
         }
     }
     let follows = limit.drain.is_some() || limit.refund.is_some();
-    let mut drained = follows.then(|| Drained::new(client, limit, head.clone(), check));
+    let mut drained = follows.then(|| Drained::new(limit, head.clone(), check));
     let response = inner.call(Request::from_parts(head, body)).await?;
     if let Some(drained) = &mut drained {
         drained.answer(response.status(), response.headers());
     }
-    let mut response = response.map(|body| ResponseBody::passed(body, drained));
+    let mut response = response.map(|body| match drained {
+        Some(mut drained) => body
+            .inspect_frame(move |frame| drained.count(frame.data_ref().map_or(0, Bytes::len)))
+            .boxed_unsync(),
+        None => body.boxed_unsync(),
+    });
     if let Some(decision) = passed {
         let mut fields = HeaderMap::new();
         fields::write(&decision, response.headers(), &mut fields);
@@ -117,17 +101,54 @@ where
     Ok(response)
 }
 
-fn denied<R>(limit: &Limit, head: &Parts, decision: &Decision) -> Response<ResponseBody<R>> {
-    let mut fields = HeaderMap::new();
-    fields::write(decision, &HeaderMap::new(), &mut fields);
-    let Some(body) = limit.body.as_ref().filter(|_| !limit.grpc) else {
-        return ended(limit, Document::of(limit.status, decision), fields);
-    };
-    let (content_type, text) = body(head, decision);
-    fields.insert(CONTENT_TYPE, content_type);
-    text_response(limit.status, fields, text)
+/// The response to a request without a decision, unless it passes.
+fn failed<E: 'static>(limit: &LimitLayer, error: &Error) -> Option<Response<UnsyncBoxBody<Bytes, E>>> {
+    limit.report(error);
+    if error.is_bad_check() {
+        return Some(ended(limit, Document::bad_request(), HeaderMap::new()));
+    }
+    (limit.on_failure == OnFailure::Closed).then(|| {
+        let fields = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from(1))]);
+        ended(limit, Document::no_decision(), fields)
+    })
 }
 
-fn ended<R>(limit: &Limit, document: Document<'_>, fields: HeaderMap) -> Response<ResponseBody<R>> {
-    if limit.grpc { document.into_grpc(fields) } else { document.into_response(fields) }
+fn denied<E: 'static>(limit: &LimitLayer, head: &Parts, decision: &Decision) -> Response<UnsyncBoxBody<Bytes, E>> {
+    let mut fields = HeaderMap::new();
+    fields::write(decision, &HeaderMap::new(), &mut fields);
+    match limit.body.as_ref().filter(|_| !limit.grpc) {
+        Some(body) => {
+            let (content_type, text) = body(head, decision);
+            response(limit.status, fields, content_type, text)
+        }
+        None => ended(limit, Document::of(limit.status, decision), fields),
+    }
+}
+
+fn ended<E: 'static>(
+    limit: &LimitLayer,
+    document: Document,
+    mut fields: HeaderMap,
+) -> Response<UnsyncBoxBody<Bytes, E>> {
+    if limit.grpc {
+        fields.insert("grpc-status", HeaderValue::from(document.grpc_status()));
+        fields.insert("grpc-message", HeaderValue::from_static(document.title));
+        response(StatusCode::OK, fields, HeaderValue::from_static("application/grpc"), Bytes::new())
+    } else {
+        let problem = HeaderValue::from_static("application/problem+json");
+        response(document.status, fields, problem, document.text().into())
+    }
+}
+
+fn response<E: 'static>(
+    status: StatusCode,
+    mut fields: HeaderMap,
+    content_type: HeaderValue,
+    text: Bytes,
+) -> Response<UnsyncBoxBody<Bytes, E>> {
+    fields.insert(CONTENT_TYPE, content_type);
+    let mut response = Response::new(Full::new(text).map_err(|never| match never {}).boxed_unsync());
+    *response.status_mut() = status;
+    *response.headers_mut() = fields;
+    response
 }

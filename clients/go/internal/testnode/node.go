@@ -3,11 +3,14 @@ package testnode
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -102,6 +105,25 @@ func StartRedis(t testing.TB) *Redis {
 		t.Fatalf("redis-server does not listen at %s", address)
 	}
 	return &Redis{"redis://" + address, process}
+}
+
+// UsedMemory returns the memory of all data, in bytes.
+func (r *Redis) UsedMemory(t testing.TB) int {
+	t.Helper()
+	connection, err := net.Dial("tcp", strings.TrimPrefix(r.URL, "redis://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer connection.Close()
+	_, _ = io.WriteString(connection, "INFO memory\r\nQUIT\r\n")
+	text, _ := io.ReadAll(connection)
+	_, used, _ := strings.Cut(string(text), "used_memory:")
+	used, _, _ = strings.Cut(used, "\r")
+	bytes, err := strconv.Atoi(used)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes
 }
 
 // Freeze stops the server. It accepts connections, and answers nothing until Thaw.

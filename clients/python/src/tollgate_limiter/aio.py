@@ -24,6 +24,9 @@ from .nodes import AttemptFailed, Failure, Node
 PARTS = 10
 # How long the end of a client waits for drains and refunds.
 WAIT_SECONDS = 10.0
+# While a call is under way, checks wait for its end, since more small calls would only cost more.
+# A silent node does not delay them for longer than this.
+LONGEST_WAIT_SECONDS = 0.005
 
 
 class AsyncClient(BaseClient):
@@ -98,6 +101,7 @@ class _LoopPart:
         self.loop = loop
         self.tasks: set[asyncio.Task[None]] = set()
         self._waiting: list[_Waiting] = []
+        self._under_way = 0
         self.idle: defaultdict[Node, list[_Connection]] = defaultdict(list)
         self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
 
@@ -109,16 +113,24 @@ class _LoopPart:
         if not is_shareable:
             self.start(self._answer([waiting], decide))
         else:
-            # A timer would wait longer: the selectors of asyncio round up to a millisecond.
             if not self._waiting:
-                self.loop.call_soon(self._flush, decide)
+                seconds = LONGEST_WAIT_SECONDS if self._under_way else 0.0
+                self.loop.call_later(seconds, self._flush, decide)
             self._waiting.append(waiting)
         return await waiting.result
 
     def _flush(self, decide: Decide) -> None:
         waiting, self._waiting = self._waiting, []
         for start in range(0, len(waiting), MAX_COALESCED):
-            self.start(self._answer(waiting[start : start + MAX_COALESCED], decide))
+            self.start(self._send(waiting[start : start + MAX_COALESCED], decide))
+
+    async def _send(self, share: list[_Waiting], decide: Decide) -> None:
+        self._under_way += 1
+        try:
+            await self._answer(share, decide)
+        finally:
+            self._under_way -= 1
+            self._flush(decide)
 
     async def _answer(self, share: list[_Waiting], decide: Decide) -> None:
         try:

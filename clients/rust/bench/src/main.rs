@@ -1,77 +1,124 @@
-//! Measures the CPU time per request of axum's hello world: alone, behind Tollgate's layer, behind
-//! tower-redis-cell, and behind a script on Redis. Each server is a process of its own, and its CPU
-//! time is what the kernel counts.
+//! Hello world in axum behind a limiter, for clients/bench/run:
 //!
 //! ```sh
-//! TOLLGATE_BIN=../../../target/release/tollgate cargo run --release -- [requests of a round]
+//! tollgate-limiter-bench axum LIMITER SITUATION NODE_URL REDIS_URL CELL_URL PORT
 //! ```
-//!
-//! It needs a binary of Tollgate, and redis-server. Both stay out of the figures. The node keeps
-//! its own counts, so that each limiter answers after one trip. The server for tower-redis-cell is
-//! the node's door for Redis clients, since few machines have the module redis-cell.
 
 #![forbid(unsafe_code)]
 
 use std::error::Error;
-use std::time::Instant;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
-mod load;
-
-mod process;
-
-mod servers;
-
-use process::{Backends, Process};
-use servers::KINDS;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use redis::Script;
+use redis::aio::MultiplexedConnection;
+use tollgate_limiter::{Client, LimitLayer, OnFailure, Options};
+use tower_redis_cell::redis_cell::Policy;
+use tower_redis_cell::{ProvideRule, ProvideRuleResult, RateLimitConfig, RateLimitLayer, Rule};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-const ROUNDS: usize = 7;
+const WINDOW: Duration = Duration::from_secs(3600);
 
-fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["serve", kind, listen, node, cell, redis] => servers::serve(kind, listen, node, cell, redis),
-        [] => measure_all(10_000),
-        [requests] => measure_all(requests.parse()?),
-        _ => Err("usage: tollgate-limiter-bench [requests of a round]".into()),
+#[tokio::main]
+async fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(2).collect();
+    let [limiter, situation, node, redis, cell, port] = arguments.try_into().map_err(|_| "6 arguments are missing")?;
+    let units = if situation == "denied" { 1 } else { 1_000_000_000 };
+    let hello = Router::new().route("/", get(async || "hello"));
+    let app = match limiter.as_str() {
+        "Tollgate" => {
+            let client = Client::new(Options::default().nodes([node]).deadline(Duration::from_secs(5)))?;
+            let layer = LimitLayer::new(client).policy(situation).on_failure(OnFailure::Closed);
+            hello.layer(layer.key(|request| user(&request.headers)))
+        }
+        "tower-redis-cell" => {
+            let error = |_, _: &Request| StatusCode::TOO_MANY_REQUESTS.into_response();
+            let config = RateLimitConfig::new(ByUser(situation, units), error).on_success(
+                move |allowed, response: &mut Response| {
+                    let details = allowed.details;
+                    set_fields(response.headers_mut(), units, details.remaining as u64, details.reset_after);
+                },
+            );
+            hello.layer(RateLimitLayer::new(config, connection(&cell).await?))
+        }
+        "a script by hand" => {
+            let (connection, script) = (connection(&redis).await?, Arc::new(Script::new(FIXED_WINDOW)));
+            hello.layer(from_fn_with_state(ByHand { situation, units, connection, script }, limit_by_hand))
+        }
+        _ => hello,
+    };
+    let listener = tokio::net::TcpListener::bind(format!("127.0.0.1:{port}")).await?;
+    Ok(axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?)
+}
+
+fn user(headers: &HeaderMap) -> Option<String> {
+    headers.get("x-user").and_then(|user| user.to_str().ok()).map(str::to_owned)
+}
+
+async fn connection(url: &str) -> Result<MultiplexedConnection> {
+    Ok(redis::Client::open(url)?.get_multiplexed_async_connection().await?)
+}
+
+/// The rule of tower-redis-cell.
+#[derive(Clone)]
+struct ByUser(String, u64);
+
+impl ProvideRule<Request<Body>> for ByUser {
+    fn provide<'a>(&self, request: &'a Request<Body>) -> ProvideRuleResult<'a> {
+        let Self(situation, units) = self;
+        let user = user(request.headers()).ok_or("a request without a user")?;
+        let burst = *units as usize;
+        // A burst of 0 admits the one unit of `denied`.
+        let policy = Policy::from_tokens_per_period(burst, WINDOW).max_burst(burst - 1);
+        Ok(Some(Rule::new(format!("{situation}-{user}"), policy)))
     }
 }
 
-fn measure_all(requests: usize) -> Result<()> {
-    let backends = Backends::start()?;
-    for connections in [32, 1] {
-        println!("\n{connections} connections, µs of CPU per request (and requests per second):\n");
-        println!("| {} |\n|{}", KINDS.join(" | "), "---|".repeat(KINDS.len()));
-        println!("|{}", measure(&backends, connections, requests)?);
-    }
-    Ok(())
+#[derive(Clone)]
+struct ByHand {
+    situation: String,
+    units: u64,
+    connection: MultiplexedConnection,
+    script: Arc<Script>,
 }
 
-/// Runs the rounds of the servers by turns, so that other load of the machine meets each of them.
-#[expect(clippy::disallowed_methods, reason = "a measurement has no clock of its own")]
-fn measure(backends: &Backends, connections: usize, requests: usize) -> Result<String> {
-    let servers: Vec<Process> = KINDS.iter().map(|kind| backends.serve(kind)).collect::<Result<_>>()?;
-    for server in &servers {
-        load::run(&server.address, connections, requests / 10)?;
-    }
-    let mut figures = vec![Vec::new(); servers.len()];
-    for _ in 0..ROUNDS {
-        for (server, figures) in servers.iter().zip(&mut figures) {
-            let (began, before) = (Instant::now(), server.cpu()?);
-            load::run(&server.address, connections, requests)?;
-            let cost = (server.cpu()? - before).as_secs_f64() * 1e6 / requests as f64;
-            figures.push((cost, requests as f64 / began.elapsed().as_secs_f64()));
+/// The simplest script: a fixed window from its first hit. KEYS[1]: the counter; ARGV[1]: the
+/// window in ms. It returns the count and the rest of the window in ms.
+const FIXED_WINDOW: &str = "local n = redis.call('INCR', KEYS[1])
+if n == 1 then redis.call('PEXPIRE', KEYS[1], ARGV[1]) end
+return {n, redis.call('PTTL', KEYS[1])}";
+
+async fn limit_by_hand(State(mut by_hand): State<ByHand>, request: Request, next: Next) -> Response {
+    let user = user(request.headers()).unwrap_or_default();
+    let mut call = by_hand.script.key(format!("{}-{user}", by_hand.situation));
+    let call = call.arg(WINDOW.as_millis() as u64);
+    let (mut response, count, wait) = match call.invoke_async::<(u64, u64)>(&mut by_hand.connection).await {
+        Ok((count, wait)) if count <= by_hand.units => (next.run(request).await, count, wait),
+        Ok((count, wait)) => (StatusCode::TOO_MANY_REQUESTS.into_response(), count, wait),
+        Err(_) => return StatusCode::SERVICE_UNAVAILABLE.into_response(),
+    };
+    let (units, left) = (by_hand.units, by_hand.units.saturating_sub(count));
+    set_fields(response.headers_mut(), units, left, wait.div_ceil(1000));
+    response
+}
+
+/// Answers as much as the layer of Tollgate does.
+fn set_fields(fields: &mut HeaderMap, units: u64, remaining: u64, reset: u64) {
+    for (name, text) in [
+        ("ratelimit-policy", format!("\"1h\";q={units};w={}", WINDOW.as_secs())),
+        ("ratelimit", format!("\"1h\";r={remaining};t={reset}")),
+    ] {
+        if let Ok(value) = HeaderValue::try_from(text) {
+            fields.append(HeaderName::from_static(name), value);
         }
     }
-    let cell = |figures: Vec<(f64, f64)>| {
-        let (costs, rates): (Vec<_>, Vec<_>) = figures.into_iter().unzip();
-        format!(" {:.1} ({:.0}/s) |", median(costs), median(rates))
-    };
-    Ok(figures.into_iter().map(cell).collect())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

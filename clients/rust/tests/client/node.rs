@@ -1,6 +1,7 @@
 //! Real nodes.
 
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -103,6 +104,16 @@ impl Redis {
 }
 
 impl Redis {
+    /// The memory of all data, in bytes.
+    pub fn used_memory(&self) -> usize {
+        let mut stream = TcpStream::connect(self.url.trim_start_matches("redis://")).unwrap();
+        stream.write_all(b"INFO memory\r\nQUIT\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let (_, used) = text.split_once("used_memory:").unwrap();
+        used.split_once("\r\n").unwrap().0.parse().unwrap()
+    }
+
     /// Stops the process. It accepts connections, and answers nothing until `thaw`.
     pub fn freeze(&self) {
         signal(self.process.as_ref(), Signal::STOP);
