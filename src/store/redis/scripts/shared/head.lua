@@ -1,7 +1,7 @@
 -- Begins the scripts of sliding windows, fixed windows and token buckets. A check follows, which
 -- decides a list of costs for one key against all quotas of its policy and charges the allowed
--- ones. Or a refund follows, see `back_head.lua`. Deciding and charging must be one step. With two
--- trips, two callers spend the same free units.
+-- ones. Or another operation follows, see `operation_head.lua`. Deciding and charging must be one
+-- step. With two trips, two callers spend the same free units.
 --
 -- Most calls are checks, and half of a check's cost is the call. So one call may decide several
 -- keys, each independently, at the same TIME.
@@ -13,8 +13,7 @@
 --
 -- Tables and loops over quotas took half of the time. So the code of a check is generated for each
 -- number of quotas. The part between `each` and `end each` repeats, with the quota's number in
--- place of `_q`. Checks with an id and reservations have the part between `noted` and `end noted`.
--- `decide.lua` replaces the line `decide`.
+-- place of `_q`. `decide.lua` replaces the line `decide`.
 --
 -- KEYS  the state of each check, or none where they are arguments.
 --
