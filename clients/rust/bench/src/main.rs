@@ -41,13 +41,12 @@ async fn main() -> Result<()> {
             hello.layer(layer.key(|request| user(&request.headers)))
         }
         "tower-redis-cell" => {
-            let error = |_, _: &Request| StatusCode::TOO_MANY_REQUESTS.into_response();
-            let config = RateLimitConfig::new(ByUser(situation, units), error).on_success(
-                move |allowed, response: &mut Response| {
+            let rule = ByUser(situation, units);
+            let config = RateLimitConfig::new(rule, |_, _: &Request| StatusCode::TOO_MANY_REQUESTS.into_response())
+                .on_success(move |allowed, response: &mut Response| {
                     let details = allowed.details;
                     set_fields(response.headers_mut(), units, details.remaining as u64, details.reset_after);
-                },
-            );
+                });
             hello.layer(RateLimitLayer::new(config, connection(&cell).await?))
         }
         "a script by hand" => {
