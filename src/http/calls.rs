@@ -261,7 +261,7 @@ mod tests {
     use super::super::request::bounds::{MAX_ALL, MAX_BATCH, MAX_ID_BYTES, MAX_META_BYTES};
     use super::super::request::query::SHOWN;
     use super::*;
-    use crate::engine::tally::SHOWN;
+    use crate::engine::tally;
     use crate::engine::{Cause, Reason, Source};
     use crate::limit::key::MAX_KEY_BYTES;
     use crate::limit::policy::OnStoreFailure;
@@ -342,7 +342,7 @@ mod tests {
         for (pointer, words) in [
             ("Decision/properties/source", Source::ALL.map(Source::name).to_vec()),
             ("Second/properties/checks/items/properties/source", Source::ALL.map(Source::name).to_vec()),
-            ("Second/properties/checks/items/properties/outcome", SHOWN.to_vec()),
+            ("Second/properties/checks/items/properties/outcome", tally::SHOWN.to_vec()),
             ("Decision/properties/reason", Reason::ALL.map(Reason::name).to_vec()),
             ("Fallback/properties/mode", OnStoreFailure::ALL.map(OnStoreFailure::name).to_vec()),
             ("Fallback/properties/cause", Cause::ALL.map(Cause::name).to_vec()),
