@@ -6,6 +6,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod control_plane;
+
 mod rls;
 
 mod proxy;
@@ -21,3 +23,4 @@ mod gate;
 mod proxies;
 mod resp;
 mod source;
+mod xds;
