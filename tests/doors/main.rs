@@ -17,6 +17,7 @@ mod envoy;
 mod envoy_connections;
 mod envoy_proxy;
 mod envoy_quotas;
+mod envoy_ratelimit;
 mod envoy_reference;
 mod fuzz_gate;
 mod gate;
