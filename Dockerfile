@@ -15,6 +15,8 @@ RUN [ -e /etc/ssl/certs/ca-certificates.crt ] \
     || { apt-get update && apt-get install -y --no-install-recommends ca-certificates && rm -rf /var/lib/apt/lists/*; }
 RUN groupadd --system --gid 10001 tollgate \
     && useradd --system --uid 10001 --gid tollgate --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin tollgate
+# Envoy Gateway runs this name: `tollgate envoy-ratelimit`.
+RUN ln -s /usr/local/bin/tollgate /bin/ratelimit
 # By its number, since Kubernetes must see that it is not root.
 USER 10001:10001
 EXPOSE 7070

@@ -7,20 +7,25 @@
 
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use tokio::sync::Mutex;
 
 use crate::clock::unix_micros;
 use crate::config::{
-    Config, Fault, Faults, Limits, Running, ServerTls, Setup, TelemetryConfig, Watched, is_standard_input,
+    Config, Fault, Faults, Limits, RuleSet, Running, ServerTls, Setup, TelemetryConfig, Watched, XdsConfig,
+    is_standard_input,
 };
 use crate::engine::{Changes, Engine};
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
+use crate::telemetry::instrument::Count;
 
 mod watch;
 
 /// The log warns of a certificate's end this long before it, us. Timely renewals happen earlier.
 const ENDS_SOON: Micros = 3 * 86_400 * MICROS_PER_SECOND;
+
+/// The reason of a reload by a control plane, for the log.
+const RECEIVED: &str = "the control plane has sent rules";
 
 /// Reloads the configuration on request. One per node.
 #[derive(Debug)]
@@ -39,6 +44,16 @@ pub struct Reloader {
     /// disk.
     watched: ArcSwap<Vec<Watched>>,
     last: ArcSwap<LastReload>,
+    /// The rules of a control plane that are in force.
+    received: ArcSwapOption<RuleSet>,
+    loads: Loads,
+}
+
+/// How often a configuration was loaded, and how often it had faults.
+#[derive(Debug, Default)]
+pub struct Loads {
+    pub successes: Count,
+    pub errors: Count,
 }
 
 /// The result of the last reload, where the start counts as the first. Instants are in us since the
@@ -96,6 +111,11 @@ impl Reloader {
                 "`auth.allow_anonymous`: everyone who reaches this node may check, refund and read what counts"
             );
         }
+        let loads = Loads::default();
+        // Without the rules of its control plane a configuration is no success yet.
+        if started.envoy.as_ref().is_none_or(|envoy| envoy.xds.is_none()) {
+            loads.successes.add(1);
+        }
         Self {
             lasting: setup.is_lasting(),
             setup,
@@ -103,6 +123,8 @@ impl Reloader {
             reloading: Mutex::new(()),
             watched: ArcSwap::from_pointee(started.files.clone()),
             last: ArcSwap::from_pointee(LastReload::success(at, Vec::new())),
+            received: ArcSwapOption::empty(),
+            loads,
             started,
         }
     }
@@ -128,12 +150,29 @@ impl Reloader {
     /// # Errors
     /// There is no file, or it has faults. Then nothing has changed.
     pub async fn reload(self: &Arc<Self>, why: &'static str) -> Result<Reloaded, ReloadError> {
-        let reloading = tokio::spawn(self.clone().load_again(why));
+        let reloading = tokio::spawn(self.clone().load_again(why, None));
         reloading.await.unwrap_or_else(|error| Err(ReloadError::Faults(unread(&error))))
     }
 
-    async fn load_again(self: Arc<Self>, why: &'static str) -> Result<Reloaded, ReloadError> {
-        if !self.lasting {
+    /// Puts the rules of a control plane into force, with the rest of the configuration as it is
+    /// now. The rules that stay keep their counts.
+    ///
+    /// # Errors
+    /// The rules or the configuration have faults. Then nothing has changed.
+    pub async fn receive(self: &Arc<Self>, rules: RuleSet) -> Result<(), ReloadError> {
+        if self.received.load().as_deref() == Some(&rules) {
+            return Ok(());
+        }
+        let reloading = tokio::spawn(self.clone().load_again(RECEIVED, Some(Arc::new(rules))));
+        reloading.await.unwrap_or_else(|error| Err(ReloadError::Faults(unread(&error)))).map(drop)
+    }
+
+    async fn load_again(
+        self: Arc<Self>,
+        why: &'static str,
+        offered: Option<Arc<RuleSet>>,
+    ) -> Result<Reloaded, ReloadError> {
+        if !self.lasting && offered.is_none() {
             let from = match &self.setup.file {
                 None => "the node runs by its built-in policies",
                 Some(path) if is_standard_input(path) => {
@@ -147,14 +186,20 @@ impl Reloader {
         let _reloading = self.reloading.lock().await;
         let before = self.look_again().await;
         let now = unix_micros();
-        match self.load(now).await.and_then(|config| config.fits(&self.started)) {
+        let rules = offered.clone().or_else(|| self.received.load_full());
+        match self.load(now, rules).await.and_then(|config| config.fits(&self.started)) {
             Ok(config) => {
+                self.loads.successes.add(1);
                 // Long lists take time to compare and to free.
                 let reloader = self.clone();
                 let put = tokio::task::spawn_blocking(move || reloader.put_into_force(config, why)).await;
+                if put.is_ok() && offered.is_some() {
+                    self.received.store(offered);
+                }
                 put.map_err(|error| ReloadError::Faults(unread(&error)))
             }
             Err(faults) => {
+                self.loads.errors.add(1);
                 let known = |file: &Watched| !faults.files().iter().any(|read| read.path() == file.path());
                 let others = before.into_iter().filter(known);
                 self.watched.store(Arc::new(faults.files().iter().cloned().chain(others).collect()));
@@ -185,9 +230,19 @@ impl Reloader {
         self.running().tls.clone()
     }
 
-    /// Reads the file on a thread that may wait for a disk.
-    async fn load(&self, now: Micros) -> Result<Config, Faults> {
-        let setup = self.setup.clone();
+    /// How often the configuration was loaded.
+    pub fn loads(&self) -> &Loads {
+        &self.loads
+    }
+
+    /// The control plane that sends rules, if there is one.
+    pub fn control_plane(&self) -> Option<Arc<XdsConfig>> {
+        self.started.envoy.as_ref()?.xds.clone()
+    }
+
+    /// Reads the file, beside these rules of a control plane, on a thread that may wait for a disk.
+    async fn load(&self, now: Micros, rules: Option<Arc<RuleSet>>) -> Result<Config, Faults> {
+        let setup = self.setup.with_rules(rules);
         let loading = tokio::task::spawn_blocking(move || setup.load_again(now)).await;
         loading.unwrap_or_else(|error| Err(unread(&error)))
     }
@@ -205,7 +260,10 @@ impl Reloader {
             tracing::warn!("the configuration was loaded again with less access control: {opening}");
         }
         let settings = next.changed_settings(&before);
-        warn_of_files(&warnings);
+        // The warnings of files come with each load of the file, and sets come often.
+        if why != RECEIVED {
+            warn_of_files(&warnings);
+        }
         warn_of_end(next.tls.as_deref(), at);
         let changes = self.engine.replace(next);
         self.last.store(Arc::new(LastReload::success(at, restart_needed.clone())));

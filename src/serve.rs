@@ -14,10 +14,12 @@ use futures_util::future::join_all;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::time::MissedTickBehavior;
 
+use crate::access::Reach;
 use crate::clock::Clock;
 use crate::config::{Config, Limits, Setup, Shutdown, StoreConfig};
 use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
+use crate::gateway::envoy::xds;
 use crate::gateway::resp;
 use crate::http::{CheckService, Surface, publish};
 use crate::limit::policy::Durability;
@@ -67,6 +69,10 @@ struct Listeners {
     resp: Option<TcpListener>,
     /// Serves Envoy.
     envoy: Option<TcpListener>,
+    /// Serves the calls that the reference has over HTTP.
+    reference: Option<TcpListener>,
+    /// Serves metrics alone.
+    metrics: Option<TcpListener>,
 }
 
 /// The reason why a node does not start.
@@ -107,6 +113,13 @@ impl Server {
         let resp = config.resp.map(|resp| bind(resp.listen)).transpose()?;
         let checks = bind(config.listen)?;
         let envoy = config.envoy.as_ref().map(|envoy| bind(envoy.listen)).transpose()?;
+        let reference = config.envoy.as_ref().and_then(|envoy| envoy.http_listen).map(bind).transpose()?;
+        let metrics = config.metrics_listen.map(bind).transpose()?;
+        let waits = config
+            .envoy
+            .as_ref()
+            .and_then(|envoy| envoy.xds.as_ref())
+            .is_some_and(|xds| !xds.ready_without_rules);
         let connection_age = config.envoy.as_ref().map(|envoy| envoy.connection_age).unwrap_or_default();
         let address = |door: &Option<(_, TcpSocket)>| Some(door.as_ref()?.1.local_addr().ok()?.to_string());
         tracing::info!(
@@ -131,10 +144,14 @@ impl Server {
         let fallback = FallbackStore::new(fallback, config.expected_nodes);
         let engine = Engine::new(&config, prefilter, store, fallback, clock);
         let (shutdown, limits) = (config.shutdown, config.limits);
+        let lifecycle = Lifecycle::default();
+        if !waits {
+            lifecycle.advance(Phase::Serving);
+        }
         let reloader = Arc::new(Reloader::new(setup, config, engine.clone()));
         let node = Node {
             engine,
-            lifecycle: Lifecycle::default(),
+            lifecycle,
             load: Load::default(),
             refusals: Refusals::default(),
             reloader,
@@ -147,6 +164,8 @@ impl Server {
             admin: admin.map(listen).transpose()?,
             resp: resp.map(listen).transpose()?,
             envoy: envoy.map(listen).transpose()?,
+            reference: reference.map(listen).transpose()?,
+            metrics: metrics.map(listen).transpose()?,
         };
         Ok(Self { node, listeners, shutdown, limits, connection_age, workers })
     }
@@ -180,11 +199,13 @@ impl Server {
     /// Serves until `stop` is ready, then shuts down.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Self { node, listeners, shutdown, limits, connection_age, workers } = self;
-        let Listeners { checks, admin, resp, envoy } = listeners;
+        let Listeners { checks, admin, resp, envoy, reference, metrics } = listeners;
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
         let connections = |listener, service| Connections::new(listener, service, &node, workers.clone(), limits);
         let http = |listener, surface| {
-            let service = CheckService::new(node.clone(), surface, reach(&listener));
+            // The listener of metrics needs no token anywhere.
+            let reach = if surface == Surface::Metrics { Reach::Loopback } else { reach(&listener) };
+            let service = CheckService::new(node.clone(), surface, reach);
             connections(listener, Service::Http(HttpService::Api(service)))
         };
         let checks = http(checks, surface);
@@ -197,18 +218,24 @@ impl Server {
             let service = RateLimitService::new(node.clone(), reach(&listener));
             connections(listener, Service::Http(HttpService::Envoy(service, connection_age)))
         });
+        let reference = reference.map(|listener| http(listener, Surface::Reference));
+        let metrics = metrics.map(|listener| http(listener, Surface::Metrics));
         tokio::select! {
             () = checks.accept() => {}
             () = accept_if_any(admin.as_ref()) => {}
             () = accept_if_any(resp.as_ref()) => {}
             () = accept_if_any(envoy.as_ref()) => {}
+            () = accept_if_any(reference.as_ref()) => {}
+            () = accept_if_any(metrics.as_ref()) => {}
+            () = xds::follow(&node) => {}
             () = sweep(&node.engine) => {}
             () = observe(&node) => {}
             () = node.reloader.watch() => {}
             () = drain(stop, &node, shutdown.delay) => {}
         }
         node.lifecycle.advance(Phase::Closing);
-        let open: Vec<_> = [Some(checks), admin, resp, envoy].into_iter().flatten().map(Connections::close).collect();
+        let all = [Some(checks), admin, resp, envoy, reference, metrics];
+        let open: Vec<_> = all.into_iter().flatten().map(Connections::close).collect();
         tokio::time::sleep(timeouts::CLOSE_GRACE).await;
         let finished = async {
             join_all(open.into_iter().map(OpenConnections::end)).await;

@@ -68,7 +68,7 @@ const MODULES: &[(&str, &[&str])] = &[
         ],
     ),
     // Reads the configuration again and applies it.
-    ("reload", &["access::Access", "limit::time", "clock", "config", "engine"]),
+    ("reload", &["access::Access", "limit::time", "clock", "config", "telemetry::instrument", "engine"]),
     // Bounds the memory and the time that callers take.
     ("load", &["access::TokenHash", "workers::cores"]),
     // The state that all doors share: the load, the refusals, the phase.
@@ -179,10 +179,10 @@ const CRATES: &[(&str, &[&str])] = &[
     // The configuration loads certificates; listeners and clients use them.
     ("rustls", &["config", "store", "reload", "serve", "cli"]),
     ("tokio_rustls", &["store", "serve", "cli"]),
-    // Envoy's messages, and their framing.
-    ("prost", &["gateway", "serve"]),
-    ("tonic", &["serve"]),
-    ("tonic_prost", &["serve"]),
+    // Envoy's messages, and their framing. A control plane sends the configuration as messages.
+    ("prost", &["config", "gateway", "serve"]),
+    ("tonic", &["gateway", "serve"]),
+    ("tonic_prost", &["gateway", "serve"]),
     ("clap", &["cli", "main"]),
     // One module knows how metrics and traces leave the process.
     ("prometheus_client", &["telemetry"]),

@@ -36,7 +36,9 @@ pub(super) fn some_are_free() -> io::Result<()> {
 /// the table. It must run before other threads start. Returns the number of connections for each
 /// listener. Clients must not use up the descriptors that Redis needs.
 pub(super) fn reserve(config: &Config) -> u64 {
-    let listeners = 1 + u64::from(config.admin_listen.is_some()) + u64::from(config.resp.is_some());
+    let of_envoy = config.envoy.as_ref().map(|envoy| 1 + u64::from(envoy.http_listen.is_some()));
+    let others = [config.admin_listen.is_some(), config.metrics_listen.is_some(), config.resp.is_some()];
+    let listeners = 1 + others.map(u64::from).iter().sum::<u64>() + of_envoy.unwrap_or_default();
     let others = (OTHERS + of_workers()) as u64;
     let wanted = config.limits.max_connections * listeners + others;
     let permitted = raise(wanted);

@@ -17,7 +17,9 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     let answer = args.node.get("/health/ready")?;
     let body = answer.json();
-    let Some(status @ ("ok" | "degraded" | "draining")) = body["status"].as_str() else { return Err(answer.failure()) };
+    let Some(status @ ("ok" | "degraded" | "draining" | "starting")) = body["status"].as_str() else {
+        return Err(answer.failure());
+    };
     print(&format!("{status}\n"))?;
     Ok(if answer.status == StatusCode::OK { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

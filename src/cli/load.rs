@@ -20,8 +20,9 @@ pub(super) fn config(file: &Path) -> Result<Config, Faults> {
         listen: variable(LISTEN)?,
         admin_listen: variable(ADMIN_LISTEN)?,
         store: variable(STORE)?.into_iter().collect(),
+        ..Overrides::default()
     };
-    Setup { file: Some(file.to_owned()), overrides }.load(unix_micros())
+    Setup { file: Some(file.to_owned()), overrides, ..Setup::default() }.load(unix_micros())
 }
 
 /// The value of a variable unless it is empty. A fault never repeats a value that is not UTF-8: it

@@ -18,11 +18,12 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// cluster client of the redis crate warns of servers at each round, and their lanes report them.
 const USUAL: &str = "info,h2=error,redis=off";
 
-/// Starts the log, also of panics. `RUST_LOG` sets the level, [`USUAL`] is the default. Entries
-/// wait until [`write`] starts the thread.
-pub(super) fn start() {
+/// Starts the log, also of panics. `RUST_LOG` sets the level, `level` or [`USUAL`] is the default.
+/// Entries wait until [`write`] starts the thread.
+pub(super) fn start(level: Option<&str>) {
     let wanted = env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
-    let wanted = if wanted.is_empty() { USUAL } else { &wanted };
+    let usual = level.map_or(USUAL.to_owned(), |level| USUAL.replacen("info", level, 1));
+    let wanted = if wanted.is_empty() { &usual } else { &wanted };
     // The filter would report unknown parts in its own format.
     let parts = wanted.split(',').filter(|part| !part.is_empty());
     let (known, unknown): (Vec<&str>, Vec<&str>) = parts.partition(|part| part.parse::<Directive>().is_ok());

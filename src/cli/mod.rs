@@ -1,6 +1,7 @@
 //! The command line: one file per command.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::builder::Resettable;
@@ -9,6 +10,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 mod serve;
+
+mod envoy_ratelimit;
 
 mod descriptors;
 
@@ -66,6 +69,8 @@ pub struct Cli {
 enum Command {
     /// Answer checks.
     Serve(serve::Args),
+    /// Answer Envoy by the variables of envoyproxy/ratelimit, in its place.
+    EnvoyRatelimit(envoy_ratelimit::Args),
     /// Ask a running node for one check. Exit code: 0 allowed, 1 denied, 2 failed.
     Check(check::Args),
     /// Read a configuration file and report every fault. Exit code: 0 none, 1 faults.
@@ -105,8 +110,18 @@ enum Command {
 ///
 /// An empty variable counts as unset, because templates leave unused variables empty.
 pub fn parse<P: Parser>() -> P {
-    let matches = with_variables(P::command()).try_get_matches();
+    let matches = with_variables(P::command()).try_get_matches_from(arguments());
     matches.and_then(|matches| P::from_arg_matches(&matches)).unwrap_or_else(|told| exit(&told))
+}
+
+/// The arguments of this process. As a link with the name of the reference the program is its stand-in.
+fn arguments() -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    let is_link = |program: &OsString| Path::new(program).file_name() == Some(OsStr::new(envoy_ratelimit::PROGRAM));
+    if arguments.first().is_some_and(is_link) {
+        arguments.insert(1, "envoy-ratelimit".into());
+    }
+    arguments
 }
 
 /// Prints clap's output and ends the process: the help, the version, or an error.
@@ -147,6 +162,7 @@ fn with_variables(command: clap::Command) -> clap::Command {
 pub fn run(cli: Cli) -> ExitCode {
     let (result, failed) = match cli.command {
         Command::Serve(args) => return serve::run(args),
+        Command::EnvoyRatelimit(args) => return envoy_ratelimit::run(&args),
         Command::Replay(args) => return replay::run(&args),
         Command::Diff(args) => return diff::run(&args),
         Command::Check(args) => (check::run(&args), 2),

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{block_on, descriptors, fail, load, log, print, signals};
 use crate::clock::unix_micros;
-use crate::config::{Config, Overrides, Setup};
+use crate::config::{Config, Faults, Overrides, Setup};
 use crate::reload::Reloader;
 use crate::serve::Server;
 
@@ -45,10 +45,11 @@ pub(super) struct Args {
 
 impl Args {
     fn setup(self) -> Setup {
-        let overrides = Overrides { listen: self.listen, admin_listen: self.admin_listen, store: self.store };
+        let (listen, admin_listen, store) = (self.listen, self.admin_listen, self.store);
+        let overrides = Overrides { listen, admin_listen, store, ..Overrides::default() };
         // Not through clap: it rejects a variable together with an argument.
         let variable = || std::env::var_os(CONFIG).filter(|file| !file.is_empty()).map(PathBuf::from);
-        Setup { file: self.file.or(self.config).or_else(variable), overrides }
+        Setup { file: self.file.or(self.config).or_else(variable), overrides, ..Setup::default() }
     }
 }
 
@@ -56,15 +57,19 @@ pub(super) fn run(args: Args) -> ExitCode {
     if let Err(error) = descriptors::some_are_free() {
         return fail(&format!("{error}: raise `ulimit -n` (LimitNOFILE)"), 1);
     }
-    log::start();
-    let setup = args.setup();
-    let config = setup.load(unix_micros()).map_err(|faults| faults.to_string());
+    log::start(None);
+    run_node(args.setup().with_text())
+}
+
+/// Runs a node until a signal ends it. The log has started.
+pub(super) fn run_node(setup: Result<Setup, Faults>) -> ExitCode {
+    let config = setup.and_then(|setup| Ok((setup.load(unix_micros())?, setup))).map_err(|faults| faults.to_string());
     // Must run while there is only one thread.
-    let config = config.map(|config| (descriptors::reserve(&config), config));
+    let config = config.map(|(config, setup)| (descriptors::reserve(&config), config, setup));
     if let Err(error) = log::write() {
         return fail(&error.to_string(), 1);
     }
-    let served = config.and_then(|(connections, config)| block_on(serve(setup, config, connections)));
+    let served = config.and_then(|(connections, config, setup)| block_on(serve(setup, config, connections)));
     log::end(served.as_ref().err().map(String::as_str));
     if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -87,7 +87,11 @@ fn password_file(node: &Node) -> Option<PathBuf> {
 }
 
 fn tls(node: &Node) -> ClientTls {
-    let section = node.section(&store_tls::SHAPE);
+    client_tls(&node.section(&store_tls::SHAPE))
+}
+
+/// The files of TLS towards servers.
+pub(super) fn client_tls(section: &Section<'_>) -> ClientTls {
     let ca_file = section.member("ca_file").and_then(|node| authorities(node).and(node.path("a file")));
     let identity = match (section.member("cert_file"), section.member("key_file")) {
         (None, None) => None,

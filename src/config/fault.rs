@@ -16,16 +16,27 @@ pub enum Place {
     Source,
     /// In the text: line and column from 1, columns in characters.
     At { line: usize, column: usize },
+    /// In a resource of a control plane: the number of the descriptor, from 1 and parents first. 0
+    /// is the resource itself.
+    Descriptor(usize),
     /// In the quotas of a request: the quota's index and its member's index, from 0.
     Asked { quota: usize, member: Option<usize> },
 }
 
 impl Place {
-    /// The line in the text; 0 for any other place.
+    /// The line in the text, or the number of the descriptor; 0 for any other place.
     pub(super) fn line(self) -> usize {
         match self {
-            Self::At { line, .. } => line,
+            Self::At { line, .. } | Self::Descriptor(line) => line,
             _ => 0,
+        }
+    }
+
+    /// The place in words, for the fault of another place.
+    pub(super) fn words(self) -> String {
+        match self {
+            Self::Descriptor(number) => format!("as descriptor {number}"),
+            _ => format!("in line {}", self.line()),
         }
     }
 }
@@ -54,6 +65,8 @@ impl fmt::Display for Fault {
         match self.place {
             Place::At { line, column } => write!(out, "{line}:{column}: {}", self.message),
             Place::Flag(name) => write!(out, "{name}: {}", self.message),
+            Place::Descriptor(number @ 1..) => write!(out, " descriptor {number}: {}", self.message),
+            Place::Descriptor(0) => write!(out, " {}", self.message),
             Place::Source | Place::Asked { .. } => out.write_str(&self.message),
         }
     }
@@ -165,7 +178,9 @@ impl fmt::Display for Faults {
                 Place::Flag(_) => write!(out, "{line_end}{fault}")?,
                 _ if fault.file.is_some() => write!(out, "{line_end}{fault}")?,
                 Place::Source => write!(out, "{line_end}{}: {fault}", self.origin)?,
-                Place::At { .. } | Place::Asked { .. } => write!(out, "{line_end}{}:{fault}", self.origin)?,
+                Place::At { .. } | Place::Descriptor(_) | Place::Asked { .. } => {
+                    write!(out, "{line_end}{}:{fault}", self.origin)?
+                }
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use super::fault::{Place, Reading};
 use super::node::Node;
 use super::scalar::excerpt;
 use super::section::Section;
-use super::settings::root::{ADMIN_LISTEN, LISTEN};
+use super::settings::root::{ADMIN_LISTEN, LISTEN, METRICS_LISTEN};
 use super::source::Overrides;
 
 const ADDRESS: &str = "an IP address and a port, such as `127.0.0.1:7070`";
@@ -46,6 +46,11 @@ pub(super) fn listen(
     let checks = checks.map_or(LISTEN.kind.0, |checks| checks.address);
     let admin = admin.map(|admin| admin.address);
     (checks, admin.filter(|admin| apart(*admin, checks)))
+}
+
+/// The address for metrics alone.
+pub(super) fn metrics_listen(root: &Section<'_>) -> Option<SocketAddr> {
+    Listener::read(root.member(METRICS_LISTEN.name)?, ADDRESS).map(|listener| listener.address)
 }
 
 /// Whether the addresses are two listeners: port 0 is a new port each time.

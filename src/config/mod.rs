@@ -95,7 +95,7 @@ use crate::limit::policy::Policy;
 
 pub use credentials::{ClientTls, Credentials, Login, Password};
 pub use duration::parse as span;
-pub use envoy::{EnvoyConfig, EnvoyRules};
+pub use envoy::{EnvoyConfig, EnvoyRules, RuleSet, XdsConfig};
 pub use fault::{Fault, Faults, Place};
 pub use gate::{
     ClientFrom, Gate, GateCheck, Gates, KeyPart, MissingKey, PathMatch, PathPattern, RequestFrom, Rule, RuleMatch,
@@ -119,6 +119,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The address for operators; the same listener when absent.
     pub admin_listen: Option<SocketAddr>,
+    /// The address for metrics alone, which needs no token.
+    pub metrics_listen: Option<SocketAddr>,
     /// The door for Redis clients, if it is open.
     pub resp: Option<RespConfig>,
     pub store: StoreConfig,

@@ -12,7 +12,7 @@ use crate::limit::time::Micros;
 
 use super::counter;
 use super::dashboard::dashboard;
-use super::envoy::envoy;
+use super::envoy::{RuleSet, envoy};
 use super::fault::{Faults, Reading};
 use super::files::Files;
 use super::gates::{Known, gates};
@@ -28,14 +28,16 @@ use super::watched::{Watched, is_other};
 use super::{
     Config, Limits, Policies, PrefilterConfig, Shutdown, TRACE_ID, TelemetryConfig, reader, settings, version,
 };
-use super::{auth::auth, listen::listen, resp::resp, tls::tls};
+use super::{auth::auth, listen::listen, listen::metrics_listen, resp::resp, tls::tls};
 use crate::timeouts::least_request_timeout;
 
 /// The file and the command line's overrides.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
-    /// None: the built-in example.
+    /// None: the text, or the built-in example.
     pub file: Option<PathBuf>,
+    /// The text in place of a file, or of a file that cannot be read again.
+    pub text: Option<Source>,
     pub overrides: Overrides,
 }
 
@@ -45,10 +47,29 @@ impl Setup {
     /// # Errors
     /// Every fault at once.
     pub fn load(&self, now: Micros) -> Result<Config, Faults> {
-        match &self.file {
-            Some(file) => load(&Source::read(file)?, &self.overrides, now),
-            None => built_in(&self.overrides, now),
+        match (&self.text, &self.file) {
+            (Some(text), _) => load(text, &self.overrides, now),
+            (None, Some(file)) => load(&Source::read(file)?, &self.overrides, now),
+            (None, None) => built_in(&self.overrides, now),
         }
+    }
+
+    /// Keeps the text of a pipe, which the rules of a control plane are loaded beside.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not UTF-8.
+    pub fn with_text(self) -> Result<Self, Faults> {
+        let text = match self.file.as_deref().filter(|path| !is_lasting(path)) {
+            Some(pipe) => Some(Source::read(pipe)?),
+            None => self.text,
+        };
+        Ok(Self { text, ..self })
+    }
+
+    /// The same with other rules of a control plane.
+    #[must_use]
+    pub fn with_rules(&self, rules: Option<Arc<RuleSet>>) -> Self {
+        Self { overrides: Overrides { rules, ..self.overrides.clone() }, ..self.clone() }
     }
 
     /// Like [`Setup::load`], for a running node: it never waits for a writer of a pipe.
@@ -56,7 +77,7 @@ impl Setup {
     /// # Errors
     /// As [`Setup::load`].
     pub fn load_again(&self, now: Micros) -> Result<Config, Faults> {
-        match self.file.as_deref().filter(|path| !is_lasting(path)) {
+        match self.file.as_deref().filter(|path| self.text.is_none() && !is_lasting(path)) {
             None => self.load(now),
             Some(path) => {
                 let faults = Faults::of_source(&path.display().to_string(), "it is no file");
@@ -67,7 +88,7 @@ impl Setup {
 
     /// Whether the file can be read again: a pipe, such as `/dev/stdin`, is read only once.
     pub fn is_lasting(&self) -> bool {
-        self.file.as_deref().is_some_and(is_lasting)
+        self.file.as_deref().map_or(self.text.is_some(), is_lasting)
     }
 }
 
@@ -118,13 +139,15 @@ fn resolve(root: &Section<'_>, overrides: &Overrides) -> Option<Config> {
     // Also those of faulty policies.
     let names: Vec<&str> =
         root.member("policies").map_or(&[][..], Node::members).iter().map(|member| &*member.key).collect();
-    let (envoy, of_envoy) = envoy(root, access.as_ref(), &names).unzip();
+    let received = overrides.rules.as_deref();
+    let (envoy, of_envoy) = envoy(root, access.as_ref(), &names, received).unzip();
     let policies = policies.map(|policies| with_limits(policies, of_envoy.unwrap_or_default()));
     let limits = limits(root, policies.as_ref());
     let gates = gates(root, &Known { names: &names, policies: policies.as_ref() });
     Some(Config {
         listen,
         admin_listen,
+        metrics_listen: metrics_listen(root),
         resp,
         tls,
         prefilter: prefilter(root),
@@ -223,9 +246,10 @@ fn with_limits(mut policies: Policies, limits: BTreeMap<String, Arc<Policy>>) ->
 /// Redis clients need theirs.
 fn policies(root: &Section<'_>, defaults: Defaults, with_throttle: bool) -> Option<Policies> {
     let sentence = "`policies` is missing: write at least `policies: {default: {quotas: [1000 per 1s]}}`";
-    let node = root.required("policies", sentence)?;
-    let members = node.mapping("{default: {quotas: [1000 per 1s]}}")?;
-    if members.is_empty() {
+    let only_envoy = root.member("policies").is_none() && root.member("envoy").is_some();
+    let node = if only_envoy { None } else { Some(root.required("policies", sentence)?) };
+    let members = node.map_or(Some(&[][..]), |node| node.mapping("{default: {quotas: [1000 per 1s]}}"))?;
+    if let Some(node) = node.filter(|_| members.is_empty()) {
         node.note("`policies` is empty: write at least `{default: {quotas: [1000 per 1s]}}`");
     }
     let read: Vec<Policy> = members.iter().filter_map(|member| policy(member, defaults)).collect();

@@ -29,12 +29,15 @@ pub struct Running {
 #[derive(Debug, Clone)]
 pub struct RunningEnvoy {
     pub rules: Arc<EnvoyRules>,
+    /// Whether a control plane sends the rules.
+    has_control_plane: bool,
     pub tls: Option<Arc<ServerTls>>,
 }
 
 impl From<&EnvoyConfig> for RunningEnvoy {
     fn from(config: &EnvoyConfig) -> Self {
-        Self { rules: config.rules.clone(), tls: config.tls.clone().map(Arc::new) }
+        let has_control_plane = config.xds.is_some();
+        Self { rules: config.rules.clone(), has_control_plane, tls: config.tls.clone().map(Arc::new) }
     }
 }
 
@@ -70,8 +73,11 @@ impl Running {
             // The door stays open until the restart, and its commands need their policy.
             policies.by_name.entry(THROTTLE.to_owned()).or_insert_with(|| throttle.clone());
         }
-        if self.envoy.is_some() && config.envoy.is_none() {
-            // The service goes on until the restart, and needs the policies of its limits.
+        let is_other_source =
+            |next: &EnvoyConfig| self.envoy.as_ref().map(|envoy| envoy.has_control_plane) != Some(next.xds.is_some());
+        let keeps_rules = self.envoy.is_some() && config.envoy.as_ref().is_none_or(is_other_source);
+        if keeps_rules {
+            // The rules go on until the restart, and need the policies of their limits.
             let of_envoy = self.policies.by_name.iter().filter(|(_, policy)| policy.is_of_envoy());
             policies.by_name.extend(of_envoy.map(|(name, policy)| (name.clone(), policy.clone())));
         }
@@ -86,7 +92,8 @@ impl Running {
             },
             envoy: match (&self.envoy, config.envoy) {
                 (Some(before), Some(next)) => Some(RunningEnvoy {
-                    rules: next.rules,
+                    rules: if keeps_rules { before.rules.clone() } else { next.rules },
+                    has_control_plane: before.has_control_plane,
                     tls: match next.tls {
                         Some(tls) if asks_clients(Some(&tls)) == asks_clients(before.tls.as_deref()) => {
                             Some(Arc::new(tls))
@@ -139,6 +146,7 @@ impl Config {
         let Self {
             listen,
             admin_listen,
+            metrics_listen,
             resp,
             store,
             max_keys,
@@ -158,11 +166,16 @@ impl Config {
         } = self;
         let asks = |tls: &Option<ServerTls>| asks_clients(tls.as_ref());
         let fixed_of_envoy = |envoy: &Option<EnvoyConfig>| {
-            envoy.as_ref().map(|envoy| (envoy.listen, envoy.connection_age, asks(&envoy.tls)))
+            let fixed = |envoy: &EnvoyConfig| {
+                let EnvoyConfig { listen, connection_age, http_listen, xds, tls, rules: _ } = envoy;
+                (*listen, *connection_age, *http_listen, xds.clone(), asks(tls))
+            };
+            envoy.as_ref().map(fixed)
         };
         let settings = [
             (root::LISTEN.name, *listen != running.listen),
             (root::ADMIN_LISTEN.name, *admin_listen != running.admin_listen),
+            (root::METRICS_LISTEN.name, *metrics_listen != running.metrics_listen),
             (root::RESP.name, *resp != running.resp),
             (root::AUTH.name, self.locks_out(running)),
             // No mistake in a file may turn off TLS, or client certificates, on a running node.

@@ -65,6 +65,8 @@ settings! {
         LISTEN = "listen": Address(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7070)), "no";
         /// Address for operators' calls. Beyond loopback it needs admin tokens.
         ADMIN_LISTEN = "admin_listen": Own("IP address and port", "the same listener"), "no";
+        /// Address for `GET /metrics` alone, which needs no token there.
+        METRICS_LISTEN = "metrics_listen": Own("IP address and port", "none"), "no";
         /// Location of the counts. Without it, or with `max_keys` alone, they are in this process.
         STORE = "store": Own("mapping", "embedded"), "no, but for `timeout`";
         /// Bounds of the pre-filter.
@@ -89,7 +91,7 @@ settings! {
         DASHBOARD = "dashboard": Own("mapping", "as below"), "yes";
         /// One or more policies, by name. The policy named `default` applies to checks that name
         /// none.
-        POLICIES = "policies": Own("mapping; names are 1 to 64 of `A-Z a-z 0-9 _ . -`", "needed");
+        POLICIES = "policies": Own("mapping; names are 1 to 64 of `A-Z a-z 0-9 _ . -`", "needed, but beside `envoy`");
         /// Forward auth: how a proxy's question becomes checks, by the name of the gate.
         GATES = "gates": Own("mapping; names as those of policies", "none");
     }
@@ -193,8 +195,9 @@ settings! {
         /// or `auth.allow_anonymous`.
         LISTEN = "listen": Own("IP address and port", "needed"), "no";
         /// Descriptors in the format of envoyproxy/ratelimit: files, or folders with `.yaml` and
-        /// `.yml` files. A `policy: NAME` may replace a `rate_limit`.
-        CONFIG = "config": Own("list of files and folders", "needed"), "yes, files";
+        /// `.yml` files. A `policy: NAME` may replace a `rate_limit`. Or a mapping that names a
+        /// [control plane](integrations/envoy-gateway.md).
+        CONFIG = "config": Own("list of files and folders, or mapping", "needed"), "yes, files";
         /// How each `rate_limit` counts.
         ALGORITHM = "algorithm": Choice<Algorithm>(&[
             ("fixed-window", Algorithm::FixedWindow),
@@ -210,8 +213,31 @@ settings! {
         /// How long a connection stays, give or take a quarter. Envoy then opens another, maybe to
         /// another node.
         CONNECTION_AGE = "connection_age": Time(MICROS_PER_SECOND..=24 * HOUR, 300 * MICROS_PER_SECOND), "no";
+        /// Address of `GET /healthcheck` and `POST /json`, as envoyproxy/ratelimit serves them.
+        HTTP_LISTEN = "http_listen": Own("IP address and port", "none"), "no";
+        /// Whether `/metrics` has the metrics of envoyproxy/ratelimit, too.
+        METRICS = "metrics": Choice<bool>(&[("own", false), ("reference", true)], false);
+        /// Part of a limit above which these metrics count hits as near the limit.
+        NEAR_LIMIT = "near_limit": Ratio(0.8);
         /// TLS of this listener.
         TLS = "tls": Own("mapping", "off"), "no: only a restart turns TLS on or off";
+    }
+
+    envoy_xds("envoy.config.", "", "{xds: \"envoy-gateway:18001\", node_id: envoy-ratelimit}") {
+        /// The control plane that sends the descriptors by xDS, the whole set at each change.
+        XDS = "xds": Own("`host:port`", "needed"), "no";
+        /// Name of this node for the control plane.
+        NODE_ID = "node_id": Own("text", "needed"), "no";
+        /// Whether the node is ready before it has descriptors. It answers UNAVAILABLE until then.
+        READY_WITHOUT_RULES = "ready_without_rules": Flag(false), "no";
+        /// TLS towards the control plane.
+        TLS = "tls": Own("as `store.tls`, with `server_name`", "off"), "no. The node reads the files again for each new connection";
+    }
+
+    envoy_xds_tls("envoy.config.tls.", "", "{ca_file: ca.pem}")
+    with store_tls::CA_FILE, store_tls::CERT_FILE, store_tls::KEY_FILE {
+        /// Name in the certificate of the control plane.
+        SERVER_NAME = "server_name": Own("host name", "the host of `xds`"), "no";
     }
 
     envoy_tls("envoy.tls.", "", "{cert_file: node.pem, key_file: node.key}") {

@@ -1,7 +1,9 @@
 //! The sources of a configuration: a file, the embedded example, a flag.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use super::envoy::RuleSet;
 use super::fault::{Faults, Place};
 use super::watched::{Watched, bounded, watched};
 
@@ -28,7 +30,8 @@ pub struct Source {
     pub file: Option<Watched>,
 }
 
-/// Settings from the command line and the environment; each overrides the file.
+/// Settings from the command line and the environment; each overrides the file. And what a control
+/// plane has sent.
 ///
 /// The caller has already chosen flags over variables.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +43,8 @@ pub struct Overrides {
     /// `--store` or `TOLLGATE_STORE`: URLs, each entry with one or more, separated by commas.
     /// Empty: the file applies.
     pub store: Vec<String>,
+    /// The rules for Envoy that a control plane has sent last; none before the first ones.
+    pub rules: Option<Arc<RuleSet>>,
 }
 
 impl Source {

@@ -112,7 +112,7 @@ fn removed_tokens_of_a_public_listener_need_a_restart() {
     let waiting = |running: &str, settings: &str| {
         let [running, settings] = [running, settings].map(|settings| {
             std::fs::write(&file, format!("{settings}\n{policies}")).unwrap();
-            Setup { file: Some(file.clone()), overrides: Overrides::default() }.load(7).unwrap()
+            Setup { file: Some(file.clone()), ..Setup::default() }.load(7).unwrap()
         });
         settings.needs_restart(&running)
     };
@@ -204,6 +204,7 @@ fn the_command_line_beats_the_file() {
         listen: Some("127.0.0.1:3".into()),
         admin_listen: Some("127.0.0.1:4".into()),
         store: vec!["redis://b:1, redis://c:1".into(), "redis://d".into()],
+        ..Overrides::default()
     };
     let config = load(&source(file), &overrides, 7).unwrap();
     assert_eq!(config.listen.port(), 3);
@@ -265,6 +266,7 @@ fn a_fault_of_the_command_line_names_the_flag_and_the_variable() {
         listen: Some("0.0.0.0:7070".into()),
         admin_listen: Some("nowhere".into()),
         store: vec!["redis://u:secret@".into()],
+        ..Overrides::default()
     };
     let refused = refused("policies: {p: {quotas: [0 per 1s]}}", &overrides);
     let lines: Vec<_> = refused.lines().collect();
@@ -446,7 +448,8 @@ proptest! {
 
     #[test]
     fn any_override_never_panics(text in any::<String>()) {
-        let overrides = Overrides { listen: Some(text.clone()), admin_listen: Some(text.clone()), store: vec![text] };
+        let (listen, admin_listen) = (Some(text.clone()), Some(text.clone()));
+        let overrides = Overrides { listen, admin_listen, store: vec![text], ..Overrides::default() };
         let _ = built_in(&overrides, 0);
     }
 }

@@ -24,6 +24,7 @@ use crate::limit::key::Fingerprinter;
 use crate::limit::policy::Policy;
 use crate::prefilter::Prefilter;
 use crate::store::Store;
+use crate::telemetry::reference::ReferenceCounts;
 
 mod check;
 
@@ -69,6 +70,8 @@ mod metrics;
 
 mod door;
 
+mod reference;
+
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
 pub use crate::store::{Health, History, Id, Meta, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth};
 pub use answer::{Answer, CheckError};
@@ -105,6 +108,7 @@ pub struct Engine {
     /// Running multi-key calls. Each has a receiver.
     inflight_multi_key: watch::Sender<()>,
     tally: Tally,
+    reference: ReferenceCounts,
     /// The last 15 minutes, for operators.
     observed: Mutex<Observed>,
     clock: Clock,
@@ -134,6 +138,7 @@ impl Engine {
             histories: Arc::new(Semaphore::new(usage::AT_ONCE)),
             inflight_multi_key: watch::Sender::default(),
             tally,
+            reference: ReferenceCounts::default(),
             observed: Mutex::default(),
             clock,
             this: this.clone(),

@@ -10,7 +10,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use serde_json::{Value, json};
 
 use super::problem::Problem;
-use super::{check, dashboard, explain, health, live, metrics, policies, problem, shed, top, usage};
+use super::{check, dashboard, explain, health, live, metrics, policies, problem, reference, shed, top, usage};
 use crate::access::Need;
 use crate::node::Node;
 
@@ -37,6 +37,10 @@ pub enum Surface {
     Checks,
     /// Operator calls, if checks have their own listener.
     Admin,
+    /// `GET /metrics` alone.
+    Metrics,
+    /// The calls of envoyproxy/ratelimit.
+    Reference,
 }
 
 /// The listeners that answer a call, if operators have their own.
@@ -45,6 +49,7 @@ enum Listener {
     Both,
     Checks,
     Admin,
+    Reference,
 }
 
 macro_rules! calls {
@@ -83,6 +88,12 @@ static CALLS: &[Endpoint] = calls! {
     GET    "/"               Nothing  Admin    false  dashboard::index;
 };
 
+/// The calls of envoyproxy/ratelimit, on a listener of their own. They are no part of the API.
+static REFERENCE: &[Endpoint] = calls! {
+    GET    "/healthcheck"    Nothing  Reference false health::reference;
+    POST   "/json"           Check    Reference true  reference::json;
+};
+
 /// The path of every gate begins so.
 pub const GATE_PREFIX: &str = "/v1/gate/";
 
@@ -104,7 +115,7 @@ fn all() -> impl Iterator<Item = &'static Endpoint> {
 impl Endpoint {
     /// The call of this method and path, else the first call of the path.
     pub(super) fn find(method: &Method, path: &str) -> Option<&'static Self> {
-        let mut of_path = CALLS.iter().filter(|call| call.path == path);
+        let mut of_path = CALLS.iter().chain(REFERENCE).filter(|call| call.path == path);
         let Some(first) = of_path.next() else { return path.starts_with(GATE_PREFIX).then_some(&GATE) };
         if first.takes(method) {
             return Some(first);
@@ -138,17 +149,19 @@ impl Endpoint {
 
     /// Whether a listener of this surface answers it.
     pub(super) fn is_on(&self, surface: Surface) -> bool {
-        match self.listener {
-            Listener::Both => true,
-            Listener::Checks => surface != Surface::Admin,
-            Listener::Admin => surface != Surface::Checks,
+        match surface {
+            Surface::Metrics => self.need == Need::Metrics,
+            Surface::Reference => self.listener == Listener::Reference,
+            Surface::Whole => self.listener != Listener::Reference,
+            Surface::Checks => matches!(self.listener, Listener::Both | Listener::Checks),
+            Surface::Admin => matches!(self.listener, Listener::Both | Listener::Admin),
         }
     }
 }
 
 /// The routes of one listener.
 pub(super) fn router(node: Node, surface: Surface) -> Router {
-    let served = CALLS.iter().filter(|call| call.is_on(surface));
+    let served = CALLS.iter().chain(REFERENCE).filter(|call| call.is_on(surface));
     let routed = served.filter_map(|call| Some((call.path, call.route?())));
     routed
         .fold(Router::new(), |routes, (path, route)| routes.route(path, route))
@@ -159,7 +172,7 @@ pub(super) fn router(node: Node, surface: Surface) -> Router {
 
 /// 404, with the path of this listener that may be meant.
 pub(super) fn not_found(uri: &Uri, surface: Surface) -> Problem {
-    Problem::not_found(uri, all().filter(|call| call.is_on(surface)).map(|call| call.path))
+    Problem::not_found(uri, all().chain(REFERENCE).filter(|call| call.is_on(surface)).map(|call| call.path))
 }
 
 /// `GET /openapi.json`.

@@ -139,7 +139,7 @@ pub(super) fn permit(access: &Access, reach: Reach, need: Option<Need>, headers:
 /// Whether a page in a browser makes the call, and not a person who typed the address. A browser
 /// sends the page's origin with each call except plain GET and HEAD. For calls to this machine it
 /// also reports that another site makes them.
-fn is_of_a_page(headers: &HeaderMap) -> bool {
+pub(super) fn is_of_a_page(headers: &HeaderMap) -> bool {
     let sites = headers.get_all("sec-fetch-site").iter();
     headers.contains_key(header::ORIGIN) || sites.into_iter().any(|site| site != "none" && site != "same-origin")
 }

@@ -2,12 +2,20 @@
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 
 use super::answer;
 use crate::engine::Health;
 use crate::load::make_body_optional;
 use crate::node::{Node, Phase};
+
+/// `GET /healthcheck` of envoyproxy/ratelimit: 200 with `OK`, or 500.
+pub(super) async fn reference(State(node): State<Node>) -> Response {
+    match node.lifecycle.is_ready() {
+        true => "OK".into_response(),
+        false => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
 
 /// 200 as long as the process answers, since a restart cures nothing else.
 pub(super) async fn live(State(node): State<Node>) -> Response {
@@ -15,18 +23,17 @@ pub(super) async fn live(State(node): State<Node>) -> Response {
     body(status(&node, &health), &node, &health)
 }
 
-/// 503 while draining. With a shard down the node stays ready, since the fallback answers.
+/// 503 while draining, and before the rules of a control plane. With a shard down the node stays
+/// ready, since the fallback answers.
 pub(super) async fn ready(State(node): State<Node>) -> Response {
     let health = node.engine.health();
     let status = status(&node, &health);
     let mut response = body(status, &node, &health);
-    if status == DRAINING {
+    if !node.lifecycle.is_ready() {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
     response
 }
-
-const DRAINING: &str = "draining";
 
 fn body(status: &str, node: &Node, health: &Health) -> Response {
     let timeout = node.engine.policies().longest_timeout();
@@ -51,7 +58,9 @@ fn body(status: &str, node: &Node, health: &Health) -> Response {
 
 pub(super) fn status(node: &Node, health: &Health) -> &'static str {
     if node.lifecycle.reached(Phase::Draining) {
-        DRAINING
+        "draining"
+    } else if !node.lifecycle.is_ready() {
+        "starting"
     } else if is_ok(health) {
         "ok"
     } else {

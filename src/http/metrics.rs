@@ -8,16 +8,23 @@ use super::problem::panicked;
 use crate::limit::time::Micros;
 use crate::node::Node;
 use crate::telemetry::instrument::MICROS;
-use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, single, text};
+use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, ReferenceMetrics, single, text};
 
 pub(super) async fn metrics(State(node): State<Node>) -> Response {
     // Thousands of policies or open descriptors take tens of milliseconds, so a blocking thread
     // reads them.
     let load = node.load.clone();
-    match load.read(move || text(read(&node))).await {
+    match load.read(move || text(read(&node), reference(&node))).await {
         Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
         Err(error) => panicked(Box::new(error)),
     }
+}
+
+/// The metrics by the names of the reference, if the configuration wants them.
+fn reference(node: &Node) -> Option<ReferenceMetrics> {
+    node.reloader.running().envoy.as_ref()?.rules.near_limit?;
+    let loads = node.reloader.loads();
+    Some(ReferenceMetrics::read(node.engine.reference(), (loads.successes.total(), loads.errors.total())))
 }
 
 fn read(node: &Node) -> Metrics {

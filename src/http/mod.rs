@@ -23,6 +23,8 @@ mod usage;
 
 mod policies;
 
+mod reference;
+
 mod explain;
 
 mod health;

@@ -10,7 +10,7 @@ use crate::node::{LIGHT, Load, Unfit};
 
 /// Whether the budgets bound the calls of this path.
 pub(super) fn is_counted(path: &str) -> bool {
-    path.starts_with("/v1/")
+    path.starts_with("/v1/") || path == "/json"
 }
 
 /// 503: too many answers are unread.

@@ -38,6 +38,8 @@ pub struct Node {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Phase {
+    /// The node waits for the rules of its control plane, and is not ready.
+    Starting,
     /// The node answers and is ready for more.
     Serving,
     /// The node answers, but readiness returns 503, so that load balancers use other nodes.
@@ -61,6 +63,11 @@ impl Lifecycle {
     pub fn advance(&self, phase: Phase) {
         self.0.phase.fetch_max(phase as u8, Ordering::Relaxed);
         self.0.changed.notify_waiters();
+    }
+
+    /// Whether the node is ready for requests: it has all that it needs and does not drain.
+    pub fn is_ready(&self) -> bool {
+        self.reached(Phase::Serving) && !self.reached(Phase::Draining)
     }
 
     /// Whether the node has reached `phase`.

@@ -156,6 +156,11 @@ impl RateLimitService {
                     lifecycle.reaches(Phase::Draining).await;
                     ServingStatus::NotServing
                 }
+                // It may still wait for its rules.
+                Some(ServingStatus::NotServing) if !lifecycle.reached(Phase::Draining) => {
+                    lifecycle.reaches(Phase::Serving).await;
+                    serving_status(&lifecycle)
+                }
                 Some(_) => {
                     lifecycle.reaches(Phase::Closing).await;
                     return None;
@@ -168,7 +173,7 @@ impl RateLimitService {
 }
 
 fn serving_status(lifecycle: &Lifecycle) -> ServingStatus {
-    if lifecycle.reached(Phase::Draining) { ServingStatus::NotServing } else { ServingStatus::Serving }
+    if lifecycle.is_ready() { ServingStatus::Serving } else { ServingStatus::NotServing }
 }
 
 /// The answer to a request that the node rejects before it serves it.

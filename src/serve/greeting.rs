@@ -30,7 +30,9 @@ pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
     }));
     let operators = listeners.admin.as_ref().map_or_else(|| checks.clone(), |admin| url(scheme, admin));
     lines.push(format!("  dashboard  {operators}/dashboard"));
-    lines.push(format!("  metrics    {operators}/metrics"));
+    let metrics = listeners.metrics.as_ref().map_or(operators, |metrics| url(scheme, metrics));
+    lines.push(format!("  metrics    {metrics}/metrics"));
+    lines.extend(listeners.reference.as_ref().map(|http| format!("  Envoy HTTP {}", url(scheme, http))));
     lines.push(match kind {
         "embedded" => {
             let most = node.engine.max_keys();

@@ -6,6 +6,8 @@
 
 pub mod instrument;
 
+pub mod reference;
+
 pub mod metrics;
 
 pub mod traces;

@@ -51,6 +51,7 @@ const NAMES: &[(&str, &str, &[&str])] = &[
     ("tollgate_build_info", "gauge", &["version", "revision"]),
     ("process_cpu_seconds_total", "counter", &[]),
     ("process_resident_memory_bytes", "gauge", &[]),
+    ("process_virtual_memory_bytes", "gauge", &[]),
     ("process_open_fds", "gauge", &[]),
     ("process_max_fds", "gauge", &[]),
     ("process_start_time_seconds", "gauge", &[]),

@@ -6,6 +6,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod control_plane;
+
 mod rls;
 
 mod proxy;
@@ -15,9 +17,11 @@ mod envoy;
 mod envoy_connections;
 mod envoy_proxy;
 mod envoy_quotas;
+mod envoy_ratelimit;
 mod envoy_reference;
 mod fuzz_gate;
 mod gate;
 mod proxies;
 mod resp;
 mod source;
+mod xds;

@@ -182,6 +182,7 @@ fn config(shutdown: Shutdown) -> Config {
         admin_listen: None,
         store: StoreConfig::Embedded,
         max_keys: 10,
+        metrics_listen: None,
         prefilter: PrefilterConfig { max_keys: 1, max_denial: Duration::from_secs(1) },
         expected_nodes: NonZeroU64::MIN,
         telemetry: TelemetryConfig::default(),

@@ -32,7 +32,8 @@ impl Node {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let listen = Some("127.0.0.1:0".into());
-                let setup = Setup { file, overrides: Overrides { listen, ..Overrides::default() } };
+                let overrides = Overrides { listen, ..Overrides::default() };
+                let setup = Setup { file, overrides, ..Setup::default() };
                 let config = setup.load(unix_micros()).unwrap();
                 let server = Server::open(setup, config).await.unwrap();
                 sender.send((server.address().unwrap().to_string(), server.greeting())).unwrap();

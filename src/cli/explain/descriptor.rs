@@ -12,6 +12,10 @@ use crate::gateway::envoy::key::{counter_key, policy_key};
 pub(super) fn explain(config: &Config, domain: &str, descriptor: &[String]) -> Result<Value, String> {
     let origin = &config.policies.origin;
     let envoy = config.envoy.as_ref().ok_or_else(|| format!("{origin} has no section `envoy`"))?;
+    if let Some(xds) = &envoy.xds {
+        let reason = "no file has its rules: `GET /v1/policies` of a node shows them";
+        return Err(format!("{origin}: the control plane {} sends the rules of Envoy, and {reason}", xds.server));
+    }
     let level = envoy.rules.domains.get(domain).ok_or_else(|| {
         let known: Vec<_> = envoy.rules.domains.keys().map(String::as_str).collect();
         format!("there is no domain {domain:?}: there are {}", known.join(", "))

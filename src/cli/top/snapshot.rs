@@ -20,7 +20,7 @@ pub(super) struct Snapshot {
 pub(super) struct NodeState {
     pub(super) version: String,
     pub(super) uptime_s: u64,
-    /// `ok`, `degraded` or `draining`.
+    /// `ok`, `degraded`, `draining` or `starting`.
     pub(super) status: String,
 }
 

@@ -81,9 +81,9 @@ impl DescriptorReader<'_> {
         }
         for item in node.list("[{key: remote_address}]").unwrap_or_default() {
             let Some((key, value, descriptor)) = self.descriptor(item, domain, path) else { continue };
-            if let Err(line) = level.insert(key, value, descriptor) {
+            if let Err(first) = level.insert(key, value, descriptor) {
                 let shown = if value.is_empty() { excerpt(key) } else { excerpt(&format!("{key}: {value}")) };
-                item.note(format!("`{shown}` is here twice, first in line {line}: keep one of them"));
+                item.note(format!("`{shown}` is here twice, first {}: keep one of them", first.words()));
             }
         }
         level
@@ -107,7 +107,7 @@ impl DescriptorReader<'_> {
             flag(&section, accepted);
         }
         let below = section.member("descriptors").map(|node| self.level(node, domain, &path)).unwrap_or_default();
-        Some((key?, value?, Descriptor { rule, shares, below, line: node.place.line() }))
+        Some((key?, value?, Descriptor { rule, shares, below, place: node.place }))
     }
 
     fn rule(&mut self, section: &Section<'_>, domain: &str, path: &Path<'_>) -> Option<Rule> {
@@ -122,7 +122,8 @@ impl DescriptorReader<'_> {
             (None, Some(policy)) => self.policy(policy, section),
             (None, None) => None,
         };
-        rule.map(|rule| Rule { is_quota, metadata, ..rule })
+        let labels = limits::labels(path, domain);
+        rule.map(|rule| Rule { is_quota, metadata, labels, ..rule })
     }
 
     fn policy(&self, node: &Node, section: &Section<'_>) -> Option<Rule> {
@@ -164,7 +165,7 @@ impl DescriptorReader<'_> {
 
     fn rule_at(&self, node: &Node, kind: RuleKind, name: &str, replaces: Vec<String>) -> Rule {
         let place = (self.file.clone(), node.place.line());
-        Rule { kind, name: name.to_owned(), replaces, is_quota: false, metadata: None, place }
+        Rule { kind, name: name.to_owned(), replaces, is_quota: false, metadata: None, labels: Arc::default(), place }
     }
 }
 

@@ -47,6 +47,15 @@ pub(super) fn name(path: &[(&str, &str)], domain: &str) -> String {
     name
 }
 
+/// The labels that the mapper of Envoy Gateway gives a rule: the domain and the first two levels.
+/// The reference replaces these two marks.
+pub(super) fn labels(path: &[(&str, &str)], domain: &str) -> Arc<[String]> {
+    let level =
+        |(key, value): &(&str, &str)| if value.is_empty() { (*key).to_owned() } else { format!("{key}_{value}") };
+    let levels = path.iter().take(2).map(level);
+    [domain.to_owned()].into_iter().chain(levels).map(|label| label.replace([':', '|'], "_")).collect()
+}
+
 impl Counts {
     /// The policy of one limit.
     pub(super) fn policy(self, name: String, requests_per_unit: u32, unit: Unit, shadow: bool) -> Policy {

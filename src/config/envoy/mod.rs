@@ -19,15 +19,22 @@ mod metadata;
 
 mod descriptors;
 
+mod xds;
+
 pub use limits::{ZERO, of_requests};
 pub use tree::{Descriptor, Domains, Level, Limit, OfKey, Rule, RuleKind};
 pub use unit::Unit;
+pub use xds::{
+    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit, RuleSet, XdsConfig, XdsTls,
+};
 
 use super::fault::Reading;
 use super::listen::{ENVOY_BEYOND_LOOPBACK, Listener};
-use super::node::Node;
+use super::node::{Node, Value};
 use super::section::Section;
-use super::settings::envoy::{ALGORITHM, CONNECTION_AGE, COUNTING, DEADLINE, HEADERS, SHAPE};
+use super::settings::envoy::{
+    ALGORITHM, CONNECTION_AGE, COUNTING, DEADLINE, HEADERS, HTTP_LISTEN, METRICS, NEAR_LIMIT, SHAPE,
+};
 use super::tls::{self, ServerTls};
 use super::{Config, reader};
 use crate::access::Access;
@@ -52,6 +59,10 @@ pub struct EnvoyConfig {
     /// How long a connection stays, give or take a quarter.
     pub connection_age: Duration,
     pub tls: Option<ServerTls>,
+    /// The address of the reference's calls over HTTP.
+    pub http_listen: Option<SocketAddr>,
+    /// The control plane, unless files have the rules.
+    pub xds: Option<Arc<XdsConfig>>,
     pub rules: Arc<EnvoyRules>,
 }
 
@@ -63,6 +74,13 @@ pub struct EnvoyRules {
     pub deadline: Duration,
     /// Whether answers have rate limit fields.
     pub headers: bool,
+    /// The part of a limit above which hits are near it, for the metrics of the reference. None:
+    /// there are no such metrics.
+    pub near_limit: Option<f64>,
+    /// Number of rules.
+    pub rules: usize,
+    /// Whether a control plane has sent no rules yet. The domains are then empty.
+    pub awaited: bool,
     pub domains: Domains,
 }
 
@@ -70,11 +88,12 @@ pub struct EnvoyRules {
 type LimitPolicies = BTreeMap<String, Arc<Policy>>;
 
 /// Reads `envoy`; none without it, or after a fault. `access` is none after a fault in it. `known`
-/// has the names of the policies.
+/// has the names of the policies, and `received` the rules of a control plane.
 pub(super) fn envoy(
     root: &Section<'_>,
     access: Option<&Access>,
     known: &[&str],
+    received: Option<&RuleSet>,
 ) -> Option<(EnvoyConfig, LimitPolicies)> {
     let section = root.member("envoy")?.section(&SHAPE);
     let what = "an IP address and a port, such as `127.0.0.1:8081`";
@@ -90,51 +109,94 @@ pub(super) fn envoy(
     let counts = Counts { algorithm: section.read(&ALGORITHM), deadline: section.read(&DEADLINE) };
     let mut policies: LimitPolicies =
         counts.shared_policies().map(|policy| (policy.name.clone(), Arc::new(policy))).collect();
-    let files = section
+    let named = section
         .required("config", "`envoy` needs `config`, files or folders of descriptors, such as `config: [envoy/]`");
-    let domains = files.map(|node| domains(node, counts, known, &mut policies)).unwrap_or_default();
+    let mut all =
+        AllDomains { counts, known, policies: &mut policies, domains: Domains::new(), first: BTreeMap::new() };
+    let (plane, files) = match named {
+        Some(node) if matches!(node.value, Value::Mapping(_)) => (Some(node), None),
+        named => (None, named),
+    };
+    files.into_iter().for_each(|node| all.read(node));
+    if let (Some(node), Some(rules)) = (plane, received) {
+        all.receive(node, rules);
+    }
+    let domains = all.domains;
+    let near_limit = section.read(&NEAR_LIMIT);
     let rules = EnvoyRules {
         counting: section.read(&COUNTING),
         deadline: counts.deadline,
         headers: section.read(&HEADERS),
+        near_limit: section.read(&METRICS).then_some(near_limit),
+        rules: domains.values().map(Level::rules).sum(),
+        awaited: plane.is_some() && received.is_none(),
         domains,
     };
+    let xds = plane.and_then(xds::xds).map(Arc::new);
+    let http_listen = section.member(HTTP_LISTEN.name).and_then(|node| node.parsed(what, |text| text.parse().ok()));
     let (_, listen) = listen?;
     let config = EnvoyConfig {
         listen,
         connection_age: section.read(&CONNECTION_AGE),
         tls: tls.flatten(),
+        http_listen,
+        xds,
         rules: Arc::new(rules),
     };
     Some((config, policies))
 }
 
-/// The domains of all files that `node` names.
-fn domains(node: &Node, counts: Counts, known: &[&str], policies: &mut LimitPolicies) -> Domains {
-    let (mut domains, mut first) = (Domains::new(), BTreeMap::new());
-    for item in node.list("[envoy/]").unwrap_or_default() {
-        for path in paths(item) {
-            let Some(text) = text(item, &path) else { continue };
-            let file: Arc<str> = path.display().to_string().into();
+/// The domains of all files or resources.
+struct AllDomains<'a> {
+    counts: Counts,
+    known: &'a [&'a str],
+    policies: &'a mut LimitPolicies,
+    domains: Domains,
+    /// The file or resource of each domain.
+    first: BTreeMap<String, Arc<str>>,
+}
+
+impl AllDomains<'_> {
+    /// Reads the files that `node` names.
+    fn read(&mut self, node: &Node) {
+        for item in node.list("[envoy/]").unwrap_or_default() {
+            for path in paths(item) {
+                let Some(text) = text(item, &path) else { continue };
+                let own = Rc::new(Reading::default());
+                let root = reader::read(&text, &own);
+                self.add(node, path.display().to_string().into(), &own, root);
+            }
+        }
+    }
+
+    /// Reads the resources of the control plane that `node` names.
+    fn receive(&mut self, node: &Node, RuleSet(resources): &RuleSet) {
+        for resource in resources {
             let own = Rc::new(Reading::default());
-            if let Some(root) = reader::read(&text, &own) {
-                let mut reader = DescriptorReader { file: file.clone(), counts, known, policies };
-                if let Some((node, name, level)) = reader.domain(&root) {
-                    match first.get(name) {
-                        Some(file) => {
-                            node.note(format!("the domain `{name}` is already in {file}: a domain has one file"))
-                        }
-                        None => {
-                            first.insert(name.to_owned(), file.clone());
-                            domains.insert(name.to_owned(), level);
-                        }
+            let root = resource.tree(&own);
+            self.add(node, resource.label(), &own, Some(root));
+        }
+    }
+
+    /// Adds the domain of a file or resource, whose faults become those of `node`.
+    fn add(&mut self, node: &Node, file: Arc<str>, own: &Reading, root: Option<Node>) {
+        if let Some(root) = root {
+            let (counts, known, policies) = (self.counts, self.known, &mut *self.policies);
+            let mut reader = DescriptorReader { file: file.clone(), counts, known, policies };
+            if let Some((node, name, level)) = reader.domain(&root) {
+                match self.first.get(name) {
+                    Some(first) => {
+                        node.note(format!("the domain `{name}` is already in {first}: a domain has one file"));
+                    }
+                    None => {
+                        self.first.insert(name.to_owned(), file.clone());
+                        self.domains.insert(name.to_owned(), level);
                     }
                 }
             }
-            node.reading.absorb(&file, &own);
         }
+        node.reading.absorb(&file, own);
     }
-    domains
 }
 
 /// The file that `item` names, or the YAML files of the folder, by name.
@@ -164,10 +226,9 @@ fn text(item: &Node, path: &Path) -> Option<String> {
 }
 
 impl Config {
-    /// The number of Envoy's domains, and of their rules.
+    /// The number of Envoy's domains, and of their rules. None if a control plane has them.
     pub fn envoy_counts(&self) -> Option<(usize, usize)> {
-        let envoy = self.envoy.as_ref()?;
-        let domains = &envoy.rules.domains;
-        Some((domains.len(), domains.values().map(Level::rules).sum()))
+        let envoy = self.envoy.as_ref().filter(|envoy| !envoy.rules.awaited)?;
+        Some((envoy.rules.domains.len(), envoy.rules.rules))
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use prost_types::Struct;
 
 use super::unit::Unit;
+use crate::config::fault::Place;
 
 /// The descriptors of all domains, by name.
 pub type Domains = std::collections::BTreeMap<String, Level>;
@@ -25,14 +26,14 @@ pub struct OfKey {
 }
 
 /// A descriptor of the configuration.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Descriptor {
     pub rule: Option<Rule>,
     /// All values that match the wildcard count together.
     pub shares: bool,
     pub below: Level,
     /// For the fault of a second descriptor.
-    pub(super) line: usize,
+    pub(super) place: Place,
 }
 
 /// The rule of a descriptor.
@@ -47,7 +48,10 @@ pub struct Rule {
     pub is_quota: bool,
     /// For the dynamic metadata of answers.
     pub metadata: Option<Arc<Struct>>,
-    /// Its place: the file, and the line from 1.
+    /// The labels of the reference's metrics: the domain, and up to two keys with their values.
+    pub labels: Arc<[String]>,
+    /// Its place: the file, and the line from 1. For a control plane: the resource, and the
+    /// number of the descriptor.
     pub place: (Arc<str>, usize),
 }
 
@@ -85,12 +89,12 @@ impl Level {
     /// Adds a descriptor.
     ///
     /// # Errors
-    /// The line of an earlier one with the same key and value.
-    pub(super) fn insert(&mut self, key: &str, value: &str, descriptor: Descriptor) -> Result<(), usize> {
+    /// The place of an earlier one with the same key and value.
+    pub(super) fn insert(&mut self, key: &str, value: &str, descriptor: Descriptor) -> Result<(), Place> {
         let of_key = self.0.entry(key.to_owned()).or_default();
         if value.is_empty() {
             return match &of_key.bare {
-                Some(first) => Err(first.line),
+                Some(first) => Err(first.place),
                 None => {
                     of_key.bare = Some(Box::new(descriptor));
                     Ok(())
@@ -99,13 +103,13 @@ impl Level {
         }
         if value.contains('*') {
             if let Some((_, first)) = of_key.wildcards.iter().find(|(known, _)| known == value) {
-                return Err(first.line);
+                return Err(first.place);
             }
             of_key.wildcards.push((value.to_owned(), descriptor));
             return Ok(());
         }
         match of_key.exact.get(value) {
-            Some(first) => Err(first.line),
+            Some(first) => Err(first.place),
             None => {
                 of_key.exact.insert(value.to_owned(), descriptor);
                 Ok(())

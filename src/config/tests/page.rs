@@ -182,13 +182,17 @@ fn a_restart_is_needed_where_the_table_says_so() {
     let mut compared = 0;
     for row in rows().iter().filter(|row| row.is_of_node()) {
         let Some((section, name)) = row.setting.split_once('.') else { continue };
-        let needed = match section {
-            "store" => "redis: [redis://a:1], ",
-            "envoy" => "listen: \"127.0.0.1:8081\", config: [tests/fixtures/envoy/limits.yaml], ",
-            _ => "",
+        let listen = "listen: \"127.0.0.1:8081\"";
+        let text = |sample: &String| match (section, name.split_once('.')) {
+            ("store", None) => format!("redis: [redis://a:1], {name}: {sample}"),
+            ("envoy", None) => format!("{listen}, config: [tests/fixtures/envoy/limits.yaml], {name}: {sample}"),
+            ("envoy", Some((inner, name))) => {
+                format!("{listen}, {inner}: {{xds: \"a:1\", node_id: n, {name}: {sample}}}")
+            }
+            _ => format!("{name}: {sample}"),
         };
         let configs: Vec<_> = (row.samples.iter())
-            .map(|sample| config(&format!("{section}: {{{needed}{name}: {sample}}}\n{policies}")))
+            .map(|sample| config(&format!("{section}: {{{}}}\n{policies}", text(sample))))
             .collect();
         let [running, changed] = &configs[..] else { continue };
         let expected = if row.reload.starts_with("no") { vec![section] } else { Vec::new() };

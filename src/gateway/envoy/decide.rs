@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use tokio::time::timeout;
 
-use super::RateLimitError;
 use super::plan::{Action, Counted};
+use super::{RateLimitError, Unavailable};
 use crate::config::envoy::Counting;
 use crate::engine::{AllOrNone, Answer, Check, CheckError, Decision, Door, Engine, Over, Refund};
 use crate::limit::policy::Algorithm;
@@ -218,6 +218,6 @@ fn verdict(counted: &Counted, answer: Answer) -> Result<Verdict, RateLimitError>
         }
         // A client chooses this value, and no client may choose to be unlimited.
         Err(CheckError::InvalidKey(_)) => Ok(Verdict { over: true, is_quota, decision: None }),
-        Err(error) => Err(RateLimitError::Unavailable(error)),
+        Err(error) => Err(RateLimitError::Unavailable(Unavailable::Check(error))),
     }
 }

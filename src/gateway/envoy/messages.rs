@@ -113,6 +113,21 @@ pub enum UnitOfTime {
     Week = 7,
 }
 
+impl UnitOfTime {
+    const ALL: [Self; 8] =
+        [Self::Unknown, Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Month, Self::Year, Self::Week];
+
+    /// The name in JSON.
+    pub fn name(self) -> String {
+        format!("{self:?}").to_ascii_uppercase()
+    }
+
+    /// The unit with this name in JSON.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.name() == name)
+    }
+}
+
 /// `grpc.health.v1.HealthCheckRequest`.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct HealthCheckRequest {

@@ -2,8 +2,11 @@
 //!
 //! `plan.rs` turns each descriptor into a check, by the rule that `find.rs` finds and the key that
 //! `key.rs` writes. `decide.rs` asks the
-//! engine, `render.rs` writes the response, and `metadata.rs` its dynamic metadata.
+//! engine, `render.rs` writes the response, and `metadata.rs` its dynamic metadata. `xds/` follows
+//! the control plane that sends the rules.
 //! `serve/envoy.rs` is the listener.
+
+mod counts;
 
 mod decide;
 
@@ -18,6 +21,8 @@ mod plan;
 mod render;
 
 mod metadata;
+
+pub mod xds;
 
 #[cfg(test)]
 mod tests;
@@ -34,9 +39,18 @@ use plan::Plan;
 pub enum RateLimitError {
     #[error("{0}")]
     Invalid(String),
-    /// The policy's `on_store_failure` is `error`.
     #[error("{0}")]
-    Unavailable(CheckError),
+    Unavailable(Unavailable),
+}
+
+/// Why a valid request has no response.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// The policy's `on_store_failure` is `error`, or a reload has removed the policy.
+    #[error("{0}")]
+    Check(CheckError),
+    #[error("the control plane has sent no rules yet")]
+    NoRules,
 }
 
 /// Decides a request within the deadline of the configuration, and within `left` if the caller
@@ -49,11 +63,21 @@ pub async fn should_rate_limit(
     request: &RateLimitRequest,
     left: Option<Duration>,
 ) -> Result<RateLimitResponse, RateLimitError> {
-    match once(engine, request, left).await {
-        // A reload has replaced the rules between the plan and the check.
-        Err(RateLimitError::Unavailable(CheckError::UnknownPolicy(_))) => once(engine, request, left).await,
-        decided => decided,
-    }
+    let answer = engine.timed(async {
+        match once(engine, request, left).await {
+            // A reload has replaced the rules between the plan and the check.
+            Err(RateLimitError::Unavailable(Unavailable::Check(CheckError::UnknownPolicy(_)))) => {
+                once(engine, request, left).await
+            }
+            decided => decided,
+        }
+    });
+    answer.await.inspect_err(|error| match error {
+        RateLimitError::Unavailable(Unavailable::Check(_)) => engine.reference().redis_errors.add(1),
+        RateLimitError::Unavailable(Unavailable::NoRules) | RateLimitError::Invalid(_) => {
+            engine.reference().service_errors.add(1);
+        }
+    })
 }
 
 async fn once(
@@ -63,9 +87,13 @@ async fn once(
 ) -> Result<RateLimitResponse, RateLimitError> {
     let rules = engine.running().envoy.as_ref().map(|envoy| envoy.rules.clone());
     let Some(rules) = rules else { return Ok(RateLimitResponse::default()) };
+    if rules.awaited {
+        return Err(RateLimitError::Unavailable(Unavailable::NoRules));
+    }
     let within = left.map_or(rules.deadline, |left| left.min(rules.deadline));
     let plan = Plan::new(&rules, request, within).map_err(RateLimitError::Invalid)?;
     let verdicts = decide::decide(engine, rules.counting, plan.counted(), within).await?;
+    counts::count(engine, &rules, &plan, &verdicts);
     let response = render::response(&plan, &verdicts, rules.headers);
     Ok(RateLimitResponse { dynamic_metadata: metadata::of(request, &plan, &verdicts), ..response })
 }

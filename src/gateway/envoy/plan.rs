@@ -31,7 +31,8 @@ impl Planned {
     fn under(self, rule: &Rule) -> Self {
         match self {
             Self::Counted(counted) => {
-                Self::Counted(Counted { is_quota: rule.is_quota, metadata: rule.metadata.clone(), ..counted })
+                let (metadata, labels) = (rule.metadata.clone(), Some(rule.labels.clone()));
+                Self::Counted(Counted { is_quota: rule.is_quota, metadata, labels, ..counted })
             }
             other => other,
         }
@@ -48,6 +49,8 @@ pub(super) struct Counted {
     /// Whether it denies the request only together with all others of its kind.
     pub(super) is_quota: bool,
     pub(super) metadata: Option<Arc<Struct>>,
+    /// The labels of its rule in the metrics of the reference; none if the request brings the limit.
+    pub(super) labels: Option<Arc<[String]>>,
 }
 
 /// How a descriptor is counted.
@@ -208,7 +211,7 @@ impl<'a> Planner<'a> {
             within: Some(self.within),
             ..Check::new(policy, key, hits.min(MAX_UNITS), Door::Envoy)
         };
-        Planned::Counted(Counted { check, action, limit, is_quota: false, metadata: None })
+        Planned::Counted(Counted { check, action, limit, is_quota: false, metadata: None, labels: None })
     }
 }
 

@@ -2,9 +2,14 @@
 
 use std::sync::Arc;
 
+use prost_types::value::Kind;
+
 use super::find::Entry;
 use super::key::counter_key;
-use crate::config::envoy::{EnvoyRules, Limit, RuleKind};
+use crate::config::envoy::{
+    EnvoyRules, Limit, RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit, Rule,
+    RuleKind, RuleSet,
+};
 use crate::config::{Config, Faults, Overrides, Source, load};
 
 const NODE: &str = "policies: {api: {quotas: [9 per 1s]}}\nenvoy: {listen: \"127.0.0.1:0\", config: [limits.yaml]}\n";
@@ -127,4 +132,84 @@ descriptors:
     assert!(matches!(rule("a").kind, RuleKind::Limit(Limit { requests_per_unit: 1_000, .. })));
     assert!(matches!(rule("b").kind, RuleKind::Limit(Limit { requests_per_unit: 10, .. })));
     assert!(matches!(rule("c").kind, RuleKind::Unlimited));
+}
+
+#[test]
+fn resource_of_a_control_plane_reads_as_its_file() {
+    let text = "domain: d
+descriptors:
+  - key: user
+    value: a*
+    rate_limit: {unit: week, requests_per_unit: 0, name: weekly, replaces: [{name: other}]}
+    quota_mode: true
+    metadata: {text: '1', number: 1.5, flag: true, none: ~, list: [a, 2], map: {deep: x}}
+    descriptors:
+      - {key: path, shadow_mode: true, detailed_metric: true, rate_limit: {unit: month, requests_per_unit: 7}}
+  - {key: open, rate_limit: {unlimited: true}}
+";
+    let value = |kind| prost_types::Value { kind: Some(kind) };
+    let text_of = |text: &str| value(Kind::StringValue(text.to_owned()));
+    let list = vec![text_of("a"), value(Kind::NumberValue(2.0))];
+    let fields = |fields: Vec<(&str, prost_types::Value)>| prost_types::Struct {
+        fields: fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+    };
+    let metadata = fields(vec![
+        ("text", text_of("1")),
+        ("number", value(Kind::NumberValue(1.5))),
+        ("flag", value(Kind::BoolValue(true))),
+        ("none", value(Kind::NullValue(0))),
+        ("list", value(Kind::ListValue(prost_types::ListValue { values: list }))),
+        ("map", value(Kind::StructValue(fields(vec![("deep", text_of("x"))])))),
+    ]);
+    let path = RateLimitDescriptor {
+        key: "path".into(),
+        shadow_mode: true,
+        detailed_metric: true,
+        rate_limit: Some(RateLimitPolicy {
+            unit: RateLimitUnit::Month.into(),
+            requests_per_unit: 7,
+            ..RateLimitPolicy::default()
+        }),
+        ..RateLimitDescriptor::default()
+    };
+    let user = RateLimitDescriptor {
+        key: "user".into(),
+        value: "a*".into(),
+        quota_mode: true,
+        metadata: Some(metadata),
+        rate_limit: Some(RateLimitPolicy {
+            unit: RateLimitUnit::Week.into(),
+            name: "weekly".into(),
+            replaces: vec![RateLimitReplace { name: "other".into() }],
+            ..RateLimitPolicy::default()
+        }),
+        descriptors: vec![path],
+        ..RateLimitDescriptor::default()
+    };
+    let open = RateLimitDescriptor {
+        key: "open".into(),
+        rate_limit: Some(RateLimitPolicy { unlimited: true, ..RateLimitPolicy::default() }),
+        ..RateLimitDescriptor::default()
+    };
+    let resource = RateLimitConfig { name: "n".into(), domain: "d".into(), descriptors: vec![user, open] };
+    let set = Arc::new(RuleSet(vec![resource]));
+    let node = "envoy: {listen: \"127.0.0.1:0\", config: {xds: \"a:1\", node_id: n}}\n";
+    let source = Source { origin: "my.yaml".into(), text: node.into(), file: None };
+    let received = load(&source, &Overrides { rules: Some(set), ..Overrides::default() }, 0).unwrap();
+    let read = loaded(text).unwrap();
+    let of = |config: &Config, entries: &[Entry<'_>]| {
+        let rules = &config.envoy.as_ref().unwrap().rules;
+        assert!(!rules.awaited);
+        // Only the places differ.
+        let rule = rules.domains["d"].find(entries).map(|found| Rule { place: ("".into(), 0), ..found.rule.clone() });
+        format!("{rule:?}")
+    };
+    for entries in [&[("user", "ab")][..], &[("user", "ab"), ("path", "/")], &[("open", "")], &[("user", "b")]] {
+        assert_eq!(of(&received, entries), of(&read, entries));
+    }
+    let policies = |config: &Config| {
+        let of_envoy = config.policies.by_name.values().filter(|policy| policy.is_of_envoy());
+        of_envoy.map(|policy| format!("{policy:?}")).collect::<Vec<_>>()
+    };
+    assert_eq!(policies(&received), policies(&read));
 }

@@ -182,6 +182,11 @@ impl Problem {
         Self::new(ProblemType::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
+    /// 503: the node cannot answer yet.
+    pub(in crate::http) fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(ProblemType::SERVICE_UNAVAILABLE, detail)
+    }
+
     /// 503: the node is overloaded and decided nothing.
     pub(in crate::http) fn overloaded() -> Self {
         Self::new(ProblemType::OVERLOADED, "this node has as many calls in flight as it takes; ask again in a second")
@@ -264,5 +269,6 @@ impl ProblemType {
         &Self(415, "unsupported-media-type", "The body is not application/json");
     pub(super) const STORE_UNAVAILABLE: &'static Self = &Self(503, "store-unavailable", "The store gave no decision");
     pub(super) const OVERLOADED: &'static Self = &Self(503, "overloaded", "Too many calls are in flight");
+    pub(super) const SERVICE_UNAVAILABLE: &'static Self = &Self(503, "", "Service Unavailable");
     pub(super) const INTERNAL: &'static Self = &Self(500, "internal", "Tollgate has a bug");
 }

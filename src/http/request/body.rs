@@ -37,6 +37,14 @@ impl<B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Unpin> JsonBody for B {}
 /// 415, 413 (at once for a declared length), 408, and 400 for a body that breaks off.
 pub(in crate::http) async fn json(headers: &HeaderMap, body: impl JsonBody, limit: usize) -> Result<Bytes, Problem> {
     require_json(headers)?;
+    of_any_type(body, limit).await
+}
+
+/// Reads a body of at most `limit` bytes.
+///
+/// # Errors
+/// As [`json`], but for the type.
+pub(in crate::http) async fn of_any_type(body: impl JsonBody, limit: usize) -> Result<Bytes, Problem> {
     if body.size_hint().lower() > limit as u64 {
         return Err(Problem::too_large(limit));
     }

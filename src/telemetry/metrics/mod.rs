@@ -9,12 +9,6 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
-mod text;
-
-mod process;
-
-pub use text::{CONTENT_TYPE, revision, text};
-
 macro_rules! metrics {
     (
         $(#[$about:meta])*
@@ -34,6 +28,15 @@ macro_rules! metrics {
         }
     };
 }
+
+mod text;
+
+mod process;
+
+mod reference;
+
+pub use reference::ReferenceMetrics;
+pub use text::{CONTENT_TYPE, revision, text};
 
 metrics! {
     /// All metrics of `GET /metrics`, by their names. Spans are in seconds.
@@ -109,6 +112,8 @@ metrics! {
         pub process_cpu: Family<Seconds> = "process_cpu_seconds",
         /// Memory of the process that is in RAM.
         pub process_resident_memory: Family<f64> = "process_resident_memory_bytes",
+        /// Memory that the process has mapped.
+        pub process_virtual_memory: Family<f64> = "process_virtual_memory_bytes",
         /// File descriptors that the process has open.
         pub process_open_fds: Family<f64> = "process_open_fds",
         /// File descriptors that the process may have open.

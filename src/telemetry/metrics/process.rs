@@ -16,8 +16,12 @@ pub fn read(metrics: &mut Metrics) {
             metrics.process_start_time = single(boot + stat.started / TICKS);
         }
     }
-    if let Some(resident) = text("/proc/self/status").as_deref().and_then(resident) {
+    let status = text("/proc/self/status").unwrap_or_default();
+    if let Some(resident) = memory(&status, "VmRSS:") {
         metrics.process_resident_memory = single(resident);
+    }
+    if let Some(mapped) = memory(&status, "VmSize:") {
+        metrics.process_virtual_memory = single(mapped);
     }
     if let Some(open) = fs::read_dir("/proc/self/fd").ok().and_then(|open| u32::try_from(open.count()).ok()) {
         // The listing itself has one descriptor open.
@@ -48,9 +52,9 @@ fn boot_time(text: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// Resident memory in bytes.
-fn resident(text: &str) -> Option<f64> {
-    let kilobytes = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.split_ascii_whitespace().next()?;
+/// A size in `status`, in bytes.
+fn memory(text: &str, name: &str) -> Option<f64> {
+    let kilobytes = text.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().next()?;
     Some(kilobytes.parse::<f64>().ok()? * 1024.0)
 }
 
@@ -69,7 +73,7 @@ mod tests {
         let text = "7 (a) b (c) S 1 7 7 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 3 0 4200 900000 2500 184467";
         let stat = Stat::parse(text).unwrap();
         assert_eq!((stat.cpu, stat.started), (200.0, 4200.0));
-        assert_eq!(resident("Name:\ta\nVmRSS:\t    2048 kB\n"), Some(2_097_152.0));
+        assert_eq!(memory("Name:\ta\nVmRSS:\t    2048 kB\n", "VmRSS:"), Some(2_097_152.0));
         assert_eq!(boot_time("cpu 1\nbtime 1700000000\n"), Some(1_700_000_000.0));
         assert_eq!(max_fds("Limit Soft Hard\nMax open files            1024   4096   files\n"), Some(1024.0));
     }

@@ -1,0 +1,580 @@
+//! `tollgate envoy-ratelimit`: a node by the variables of envoyproxy/ratelimit.
+//!
+//! The variables become a configuration as a file has it, and `serve` runs it. A variable that the
+//! node cannot honour is an error or a warning.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Map, Value, json};
+
+use super::{fail, load, log, print, say, serve};
+use crate::config::{Overrides, Setup, Source};
+
+/// The name of the reference's program. A link of this name runs this command.
+pub(super) const PROGRAM: &str = "ratelimit";
+
+/// The default of `REDIS_TIMEOUT` here. The caller's own timeout is usually shorter.
+const DEADLINE: Duration = Duration::from_millis(100);
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Print the configuration of the variables, for a file of `tollgate serve`, and end. It has
+    /// the password of REDIS_AUTH.
+    #[arg(long)]
+    print: bool,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    let variables = Variables::from_environment();
+    let Translation { config, level, warnings } = match Translation::of(&variables) {
+        Ok(translation) => translation,
+        Err(faults) => return fail(&faults.join("\ntollgate: "), 1),
+    };
+    let text = format!("{config:#}\n");
+    if args.print {
+        warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+        return print(&text).map_or_else(|reason| fail(&reason, 1), |()| ExitCode::SUCCESS);
+    }
+    log::start(level);
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    let origin = "the variables (`tollgate envoy-ratelimit --print`)".to_owned();
+    let [listen, admin_listen] = [load::LISTEN, load::ADMIN_LISTEN].map(|name| variables.get(name).map(str::to_owned));
+    let overrides = Overrides { listen, admin_listen, ..Overrides::default() };
+    serve::run_node(Ok(Setup { file: None, text: Some(Source { origin, text, file: None }), overrides }))
+}
+
+/// A variable that this node does not read.
+struct Unread {
+    name: &'static str,
+    /// The value that means what this node does anyway.
+    harmless: Option<&'static str>,
+    is_error: bool,
+    advice: &'static str,
+}
+
+const fn refused(name: &'static str, harmless: Option<&'static str>, advice: &'static str) -> Unread {
+    Unread { name, harmless, is_error: true, advice }
+}
+
+const fn ignored(name: &'static str, harmless: Option<&'static str>, advice: &'static str) -> Unread {
+    Unread { name, harmless, is_error: false, advice }
+}
+
+const FALSE: Option<&str> = Some("false");
+const NO_POOL: &str = "Tollgate has one connection for each primary and thread, and no pool";
+const NO_STATSD: &str = "Tollgate sends no statsd: set USE_PROMETHEUS=true";
+const ONE_REDIS: &str = "Tollgate counts every unit in the Redis of REDIS_URL";
+const BACKOFF: &str = "Tollgate tries again after 1 s at first, and after 30 s at most";
+const TRACES: &str = "OTEL_EXPORTER_OTLP_ENDPOINT turns traces on, and the other variables `OTEL_*` set them";
+const FIELDS: &str = "the fields are `RateLimit-Policy`, `RateLimit` and `Retry-After`";
+
+/// All variables of the reference without a counterpart. The reference ignores the variables of
+/// memcached beside Redis, too.
+const UNREAD: &[Unread] = &[
+    refused("BACKEND_TYPE", Some("redis"), "Tollgate counts in Redis: unset it"),
+    refused("GRPC_UDS", None, "Tollgate serves gRPC over TCP: set GRPC_HOST and GRPC_PORT"),
+    refused(
+        "GRPC_CLIENT_TLS_SAN",
+        None,
+        "Tollgate accepts every certificate of GRPC_CLIENT_TLS_CACERT: unset it",
+    ),
+    refused("CONFIG_GRPC_XDS_NODE_METADATA", None, "Tollgate sends the control plane no metadata: unset it"),
+    refused(
+        "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+        None,
+        "Tollgate sends the control plane no fields: unset it",
+    ),
+    refused("PROMETHEUS_PATH", Some("/metrics"), "Tollgate serves `/metrics`: unset it"),
+    refused("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", FALSE, "Tollgate exposes seconds: unset it"),
+    refused(
+        "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
+        FALSE,
+        "Tollgate always verifies the name of Redis: unset it",
+    ),
+    refused(
+        "REDIS_SENTINEL_AUTH",
+        None,
+        "write a file with `store.sentinel.password_file`, for `tollgate serve`",
+    ),
+    refused("SHADOW_MODE", FALSE, "set `shadow_mode` in the rules"),
+    refused("QUOTA_MODE", FALSE, "set `quota_mode` in the rules"),
+    refused("MERGE_DOMAIN_CONFIG", FALSE, "a domain has one file or resource: merge them"),
+    ignored("DEBUG_HOST", None, "Tollgate has no debug port: its dashboard is at 127.0.0.1:7070"),
+    ignored("DEBUG_PORT", None, "Tollgate has no debug port: its dashboard is at 127.0.0.1:7070"),
+    ignored("GRPC_MAX_CONNECTION_AGE_GRACE", None, "Tollgate ends a connection when its calls have ended"),
+    ignored("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", None, BACKOFF),
+    ignored("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", None, BACKOFF),
+    ignored("XDS_CLIENT_BACKOFF_MAX_INTERVAL", None, BACKOFF),
+    ignored("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", None, BACKOFF),
+    ignored("XDS_CLIENT_BACKOFF_JITTER", None, BACKOFF),
+    ignored("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", None, "Tollgate accepts sets up to 16 MiB"),
+    ignored("USE_DOG_STATSD", FALSE, NO_STATSD),
+    ignored("USE_DOG_STATSD_MOGRIFIERS", None, NO_STATSD),
+    ignored("USE_STATSD", FALSE, NO_STATSD),
+    ignored("EXTRA_TAGS", None, "set labels where Prometheus scrapes"),
+    ignored("PROMETHEUS_MAPPER_YAML", None, "Tollgate names its metrics as the mapper of Envoy Gateway does"),
+    ignored("RUNTIME_IGNOREDOTFILES", Some("true"), "Tollgate ignores files whose name begins with a dot"),
+    ignored("EXPIRATION_JITTER_MAX_SECONDS", None, "Tollgate's keys expire when their windows end"),
+    ignored("LOCAL_CACHE_SIZE_IN_BYTES", None, "Tollgate's pre-filter remembers up to 250,000 denials"),
+    ignored("LIMIT_LIMIT_HEADER", None, FIELDS),
+    ignored("LIMIT_REMAINING_HEADER", None, FIELDS),
+    ignored("LIMIT_RESET_HEADER", None, FIELDS),
+    ignored("RESPONSE_DYNAMIC_METADATA", FALSE, "answers have dynamic metadata if a counted rule has `metadata`"),
+    ignored("TRACING_ENABLED", FALSE, TRACES),
+    ignored("TRACING_SERVICE_NAME", None, TRACES),
+    ignored("TRACING_SERVICE_NAMESPACE", None, TRACES),
+    ignored("TRACING_SERVICE_INSTANCE_ID", None, TRACES),
+    ignored("TRACING_EXPORTER_PROTOCOL", None, TRACES),
+    ignored("TRACING_SAMPLING_RATE", None, TRACES),
+    ignored("REDIS_POOL_SIZE", None, NO_POOL),
+    ignored("REDIS_POOL_ON_EMPTY_BEHAVIOR", None, NO_POOL),
+    ignored("REDIS_PIPELINE_WINDOW", None, NO_POOL),
+    ignored("REDIS_PIPELINE_LIMIT", None, NO_POOL),
+    ignored("REDIS_CLUSTER_PIPELINE_PARALLELISM", None, NO_POOL),
+    ignored("REDIS_PERSECOND", FALSE, ONE_REDIS),
+    ignored(
+        "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
+        FALSE,
+        "Tollgate stays ready and counts by itself without Redis",
+    ),
+    ignored("REDIS_STARTUP_INITIAL_INTERVAL", None, "Tollgate starts without Redis"),
+    ignored("REDIS_STARTUP_MAX_INTERVAL", None, "Tollgate starts without Redis"),
+    ignored("REDIS_STARTUP_MAX_ELAPSED_TIME", None, "Tollgate starts without Redis"),
+];
+
+/// The variables of the process that are not empty.
+struct Variables(BTreeMap<String, String>);
+
+impl Variables {
+    fn from_environment() -> Self {
+        let text = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+        Self(std::env::vars_os().filter_map(text).filter(|(_, value)| !value.is_empty()).collect())
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    fn or(&self, name: &str, default: &str) -> String {
+        self.get(name).unwrap_or(default).to_owned()
+    }
+}
+
+/// The configuration that the variables mean.
+#[derive(Debug)]
+struct Translation {
+    config: Value,
+    level: Option<&'static str>,
+    warnings: Vec<String>,
+}
+
+impl Translation {
+    /// # Errors
+    /// Each variable that is wrong or that this node cannot honour, with what would be right.
+    fn of(variables: &Variables) -> Result<Self, Vec<String>> {
+        let mut reader = Reader { variables, faults: Vec::new(), warnings: Vec::new() };
+        reader.note_unread();
+        let mut config = Map::new();
+        let store = reader.store();
+        let envoy = reader.envoy(&mut config);
+        let level = reader.level();
+        config.insert("store".to_owned(), store);
+        config.insert("envoy".to_owned(), envoy);
+        // Envoy has a few connections to each node, and a pod may have few open files.
+        config.insert("limits".to_owned(), json!({"max_connections": 2000}));
+        // So that the endpoints of a service lose the node before it stops.
+        config.insert("shutdown".to_owned(), json!({"delay": "5s"}));
+        match reader.faults.is_empty() {
+            true => Ok(Self { config: config.into(), level, warnings: reader.warnings }),
+            false => Err(reader.faults),
+        }
+    }
+}
+
+/// Reads the variables and notes what is wrong.
+struct Reader<'a> {
+    variables: &'a Variables,
+    faults: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn note_unread(&mut self) {
+        for Unread { name, harmless, is_error, advice } in UNREAD {
+            let Some(value) = self.variables.get(name) else { continue };
+            let means = go_bool(value).map_or_else(|| value.to_owned(), |flag| flag.to_string());
+            // The value may be a secret.
+            match is_error {
+                _ if *harmless == Some(means.as_str()) => {}
+                true => self.faults.push(format!("{name} cannot be honoured: {advice}")),
+                false => self.warnings.push(format!("{name} has no effect: {advice}")),
+            }
+        }
+    }
+
+    fn flag(&mut self, name: &str, default: bool) -> bool {
+        let Some(value) = self.variables.get(name) else { return default };
+        go_bool(value).unwrap_or_else(|| {
+            self.faults.push(format!("{name} must be `true` or `false`, not `{value}`"));
+            default
+        })
+    }
+
+    fn required(&mut self, name: &str, why: &str) -> String {
+        self.variables.get(name).map(ToOwned::to_owned).unwrap_or_else(|| {
+            self.faults.push(format!("{name} is not set: {why}"));
+            String::new()
+        })
+    }
+
+    fn duration(&mut self, name: &str) -> Option<Duration> {
+        let value = self.variables.get(name)?;
+        let duration = go_duration(value);
+        if duration.is_none() {
+            self.faults.push(format!("{name} must be a duration such as `10s`, not `{value}`"));
+        }
+        duration
+    }
+
+    /// The address of a host and a port, by two variables.
+    fn address(&mut self, host: &str, port: (&str, &str)) -> String {
+        let host = self.variables.or(host, "0.0.0.0");
+        let (name, default) = port;
+        let port = self.variables.or(name, default);
+        if !port.parse::<u16>().is_ok_and(|port| port > 0) {
+            self.faults.push(format!("{name} must be a port, not `{port}`"));
+        }
+        joined(&host, &port)
+    }
+
+    fn store(&mut self) -> Value {
+        let url = self.required("REDIS_URL", "name the Redis that has the counts, as `host:port`");
+        let socket = self.variables.or("REDIS_SOCKET_TYPE", "unix");
+        let kind = self.variables.or("REDIS_TYPE", "SINGLE").to_ascii_uppercase();
+        let login = self.variables.get("REDIS_AUTH").map(login);
+        let mut store = Map::new();
+        match (socket.as_str(), kind.as_str()) {
+            ("tcp", "SINGLE" | "CLUSTER") => {
+                let seed = |seed: &str| match seed.contains("://") {
+                    true => seed.to_owned(),
+                    false => format!("redis://{}{seed}", login.as_deref().unwrap_or_default()),
+                };
+                store.insert("redis".to_owned(), url.split(',').map(seed).collect());
+            }
+            ("tcp", "SENTINEL") => {
+                if login.is_some() {
+                    let advice = "write a file with `store.password_file`, for `tollgate serve`";
+                    self.faults.push(format!("REDIS_AUTH cannot be honoured with REDIS_TYPE=SENTINEL: {advice}"));
+                }
+                let (master, nodes) = url.split_once(',').unwrap_or((&url, ""));
+                let nodes: Vec<&str> = nodes.split(',').filter(|node| !node.is_empty()).collect();
+                store.insert("sentinel".to_owned(), json!({"master": master, "nodes": nodes}));
+            }
+            ("unix", "SINGLE") => drop(store.insert("redis".to_owned(), json!([format!("unix://{url}")]))),
+            ("unix", _) => {
+                self.faults.push("REDIS_SOCKET_TYPE must be `tcp` for REDIS_TYPE other than SINGLE".to_owned())
+            }
+            ("tcp", _) => self.faults.push("REDIS_TYPE must be SINGLE, CLUSTER or SENTINEL".to_owned()),
+            _ => self.faults.push("REDIS_SOCKET_TYPE must be `tcp` or `unix`".to_owned()),
+        }
+        if self.flag("REDIS_TLS", false) {
+            let names = ("REDIS_TLS_CACERT", "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY");
+            store.insert("tls".to_owned(), self.tls(names));
+        }
+        if let Some(prefix) = self.variables.get("CACHE_KEY_PREFIX") {
+            store.insert("key_prefix".to_owned(), json!(prefix));
+        }
+        store.into()
+    }
+
+    /// The files of TLS: of the authority, the certificate and its key.
+    fn tls(&self, (authority, certificate, key): (&str, &str, &str)) -> Value {
+        let members = [("ca_file", authority), ("cert_file", certificate), ("key_file", key)];
+        let members = members.into_iter().filter_map(|(member, name)| {
+            let file = self.variables.get(name)?;
+            Some((member.to_owned(), json!(file)))
+        });
+        members.collect::<Map<_, _>>().into()
+    }
+
+    /// The section `envoy`. Sections beside it go into `config`.
+    fn envoy(&mut self, config: &mut Map<String, Value>) -> Value {
+        let mut envoy = Map::new();
+        let mut set = |name: &str, value: Value| drop(envoy.insert(name.to_owned(), value));
+        set("listen", self.address("GRPC_HOST", ("GRPC_PORT", "8081")).into());
+        set("http_listen", self.address("HOST", ("PORT", "8080")).into());
+        set("config", self.rules());
+        let both = self.flag("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", false);
+        set("counting", if both { "all-or-none" } else { "independent" }.into());
+        set(
+            "headers",
+            if self.flag("LIMIT_RESPONSE_HEADERS_ENABLED", false) { "draft-11" } else { "none" }.into(),
+        );
+        let deadline = self.duration("REDIS_TIMEOUT").unwrap_or(DEADLINE);
+        let deadline = deadline.clamp(Duration::from_millis(1), Duration::from_secs(20));
+        set("deadline", format!("{}ms", deadline.as_millis()).into());
+        if let Some(age) = self.duration("GRPC_MAX_CONNECTION_AGE") {
+            set("connection_age", format!("{}ms", age.as_millis()).into());
+        }
+        let mut asks_clients = false;
+        if self.flag("GRPC_SERVER_USE_TLS", false) {
+            // Envoy Gateway sets the second name, which the reference does not read.
+            let authority = ["GRPC_CLIENT_TLS_CACERT", "GRPC_SERVER_TLS_CA_CERT"];
+            let authority = authority.into_iter().find(|name| self.variables.get(name).is_some());
+            asks_clients = authority.is_some();
+            set("tls", self.tls((authority.unwrap_or_default(), "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY")));
+        }
+        if !asks_clients {
+            let open = "without GRPC_CLIENT_TLS_CACERT everyone who reaches the ports may spend the limits";
+            self.warnings.push(open.to_owned());
+            config.insert("auth".to_owned(), json!({"allow_anonymous": true}));
+        }
+        if self.flag("USE_PROMETHEUS", false) && !self.flag("DISABLE_STATS", false) {
+            set("metrics", "reference".into());
+            let address = self.variables.or("PROMETHEUS_ADDR", ":9090");
+            let (host, port) = address.rsplit_once(':').unwrap_or(("", &address));
+            config.insert("metrics_listen".to_owned(), joined(host, port).into());
+        }
+        if let Some(ratio) = self.variables.get("NEAR_LIMIT_RATIO") {
+            match ratio.parse::<f64>() {
+                Ok(ratio) => set("near_limit", json!(ratio)),
+                Err(_) => self.faults.push("NEAR_LIMIT_RATIO must be a number from 0 to 1".to_owned()),
+            }
+        }
+        envoy.into()
+    }
+
+    /// The folder of the rules, or the control plane that sends them.
+    fn rules(&mut self) -> Value {
+        match self.variables.or("CONFIG_TYPE", "FILE").as_str() {
+            "FILE" => {
+                let root = self.variables.or("RUNTIME_ROOT", "/srv/runtime_data/current");
+                let parts = [
+                    root,
+                    self.variables.or("RUNTIME_SUBDIRECTORY", ""),
+                    self.variables.or("RUNTIME_APPDIRECTORY", "config"),
+                ];
+                let path: std::path::PathBuf = parts.iter().filter(|part| !part.is_empty()).collect();
+                json!([path])
+            }
+            "GRPC_XDS_SOTW" => {
+                let forced = self.flag("FORCE_START_WITHOUT_INITIAL_CONFIG", false);
+                let waits = self.flag("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", false);
+                let mut xds = json!({
+                    "xds": self.variables.or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000"),
+                    "node_id": self.variables.or("CONFIG_GRPC_XDS_NODE_ID", "default"),
+                    "ready_without_rules": forced && !waits,
+                });
+                if self.flag("CONFIG_GRPC_XDS_SERVER_USE_TLS", false) {
+                    xds["tls"] = self.tls((
+                        "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+                        "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+                        "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+                    ));
+                    if let Some(name) = self.variables.get("CONFIG_GRPC_XDS_SERVER_TLS_SAN") {
+                        xds["tls"]["server_name"] = json!(name);
+                    }
+                }
+                xds
+            }
+            _ => {
+                self.faults.push("CONFIG_TYPE must be `FILE` or `GRPC_XDS_SOTW`".to_owned());
+                Value::Null
+            }
+        }
+    }
+
+    /// The level of the log; none if no variable names one.
+    fn level(&mut self) -> Option<&'static str> {
+        if self.variables.get("LOG_FORMAT").is_some_and(|format| format != "json") {
+            self.warnings
+                .push("LOG_FORMAT has no effect: the log is JSON unless a terminal shows it".to_owned());
+        }
+        let level = self.variables.get("LOG_LEVEL")?.to_ascii_lowercase();
+        match level.as_str() {
+            "panic" | "fatal" | "error" => Some("error"),
+            "warn" | "warning" => Some("warn"),
+            "info" => Some("info"),
+            "debug" => Some("debug"),
+            "trace" => Some("trace"),
+            _ => {
+                self.faults.push("LOG_LEVEL must be error, warn, info, debug or trace".to_owned());
+                None
+            }
+        }
+    }
+}
+
+/// `host:port`, where Go's empty host is every address.
+fn joined(host: &str, port: &str) -> String {
+    match host {
+        "" => format!("0.0.0.0:{port}"),
+        host if host.contains(':') && !host.starts_with('[') => format!("[{host}]:{port}"),
+        host => format!("{host}:{port}"),
+    }
+}
+
+/// The part of a URL for `password` or `user:password`.
+fn login(auth: &str) -> String {
+    let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
+    let (user, password) = auth.split_once(':').unwrap_or(("", auth));
+    format!("{}:{}@", encoded(user), encoded(password))
+}
+
+/// A boolean as Go reads it.
+fn go_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// A duration as Go reads it, such as `1h30m` or `1.5s`.
+fn go_duration(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let (mut rest, mut sum) = (text, Duration::ZERO);
+    while !rest.is_empty() {
+        let digits = rest.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
+        let (number, after) = rest.split_at(digits);
+        let unit = after.find(|letter: char| letter.is_ascii_digit()).unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit);
+        let seconds = match unit {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" => 1e-6,
+            "ns" => 1e-9,
+            _ => return None,
+        };
+        sum = sum.checked_add(Duration::try_from_secs_f64(number.parse::<f64>().ok()? * seconds).ok()?)?;
+        rest = after;
+    }
+    (!text.is_empty()).then_some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    fn variables(set: &[(&str, &str)]) -> Variables {
+        Variables(set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
+    /// The variables of Envoy Gateway 1.9, without those of certificates.
+    const OF_ENVOY_GATEWAY: &[(&str, &str)] = &[
+        ("RUNTIME_ROOT", "/data"),
+        ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+        ("RUNTIME_IGNOREDOTFILES", "true"),
+        ("RUNTIME_WATCH_ROOT", "false"),
+        ("LOG_LEVEL", "info"),
+        ("USE_STATSD", "false"),
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", "envoy-gateway:18001"),
+        ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
+        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+        ("REDIS_SOCKET_TYPE", "tcp"),
+        ("REDIS_URL", "redis.redis.svc:6379"),
+        ("USE_PROMETHEUS", "true"),
+        ("PROMETHEUS_ADDR", ":19001"),
+        ("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml"),
+    ];
+
+    #[test]
+    fn variables_of_envoy_gateway_are_a_valid_configuration() {
+        let Translation { config, level, warnings, .. } = Translation::of(&variables(OF_ENVOY_GATEWAY)).unwrap();
+        assert_eq!(config["envoy"]["listen"], "0.0.0.0:8081");
+        assert_eq!(config["envoy"]["http_listen"], "0.0.0.0:8080");
+        assert_eq!(config["metrics_listen"], "0.0.0.0:19001");
+        assert_eq!(config["store"]["redis"], json!(["redis://redis.redis.svc:6379"]));
+        assert_eq!((level, warnings.len()), (Some("info"), 2), "{warnings:?}");
+        let source = Source { origin: "variables".into(), text: config.to_string(), file: None };
+        let config = config::load(&source, &Overrides::default(), 7).unwrap();
+        let xds = config.envoy.unwrap().xds.unwrap();
+        assert_eq!((xds.server.as_str(), xds.node_id.as_str()), ("envoy-gateway:18001", "envoy-ratelimit"));
+        assert!(xds.ready_without_rules);
+    }
+
+    #[test]
+    fn every_variable_that_cannot_be_honoured_is_reported() {
+        let redis = [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "a:1")];
+        for Unread { name, harmless, is_error, advice } in UNREAD {
+            let of = |value| Translation::of(&variables(&[&redis[..], &[(name, value)]].concat()));
+            match of("true-or-other") {
+                Err(faults) => assert!(*is_error && faults[0].contains(advice), "{faults:?}"),
+                Ok(Translation { warnings, .. }) => {
+                    assert!(!is_error && warnings.iter().any(|warning| warning.contains(advice)), "{name}");
+                }
+            }
+            if let Some(harmless) = harmless {
+                assert_eq!(of(harmless).unwrap().warnings.len(), 1, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_values_are_named() {
+        for (name, value, expected) in [
+            ("GRPC_PORT", "x", "GRPC_PORT must be a port, not `x`"),
+            ("REDIS_TLS", "yes", "REDIS_TLS must be `true` or `false`, not `yes`"),
+            ("REDIS_TYPE", "RING", "REDIS_TYPE must be SINGLE, CLUSTER or SENTINEL"),
+            ("REDIS_TIMEOUT", "10", "REDIS_TIMEOUT must be a duration such as `10s`, not `10`"),
+            ("CONFIG_TYPE", "ETCD", "CONFIG_TYPE must be `FILE` or `GRPC_XDS_SOTW`"),
+            ("LOG_LEVEL", "loud", "LOG_LEVEL must be error, warn, info, debug or trace"),
+            ("NEAR_LIMIT_RATIO", "most", "NEAR_LIMIT_RATIO must be a number from 0 to 1"),
+        ] {
+            let set = [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "a:1"), (name, value)];
+            assert_eq!(Translation::of(&variables(&set)).unwrap_err(), [expected]);
+        }
+        let faults = Translation::of(&variables(&[("REDIS_SOCKET_TYPE", "tcp")])).unwrap_err();
+        assert_eq!(faults, ["REDIS_URL is not set: name the Redis that has the counts, as `host:port`"]);
+    }
+
+    #[test]
+    fn redis_has_the_forms_of_the_reference() {
+        for (socket, kind, url, auth, expected) in [
+            ("tcp", "SINGLE", "a:1", None, json!({"redis": ["redis://a:1"]})),
+            (
+                "tcp",
+                "CLUSTER",
+                "a:1,b:2",
+                Some("p@:x"),
+                json!({"redis": ["redis://p%40:x@a:1", "redis://p%40:x@b:2"]}),
+            ),
+            ("tcp", "SINGLE", "a:1", Some("p w"), json!({"redis": ["redis://:p%20w@a:1"]})),
+            (
+                "tcp",
+                "SENTINEL",
+                "main,a:1,b:2",
+                None,
+                json!({"sentinel": {"master": "main", "nodes": ["a:1", "b:2"]}}),
+            ),
+            ("unix", "SINGLE", "/run/redis.sock", None, json!({"redis": ["unix:///run/redis.sock"]})),
+        ] {
+            let set = [("REDIS_SOCKET_TYPE", socket), ("REDIS_TYPE", kind), ("REDIS_URL", url)];
+            let auth = auth.map(|auth| ("REDIS_AUTH", auth));
+            let set: Vec<_> = set.into_iter().chain(auth).collect();
+            assert_eq!(Translation::of(&variables(&set)).unwrap().config["store"], expected, "{set:?}");
+        }
+    }
+
+    #[test]
+    fn durations_are_those_of_go() {
+        for (text, millis) in
+            [("10s", 10_000), ("1h30m", 5_400_000), ("1.5s", 1_500), ("250ms", 250), ("24h0m0s", 86_400_000), ("0", 0)]
+        {
+            assert_eq!(go_duration(text), Some(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "10", "s", "1x", "-1s", "1..5s"] {
+            assert_eq!(go_duration(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The calls that envoyproxy/ratelimit has over HTTP: `POST /json`, for clients without gRPC. The
+//! body and the answer are the messages of the protocol as JSON.
+
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use prost_types::Struct;
+use prost_types::value::Kind;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::head::is_of_a_page;
+use super::problem::Problem;
+use super::request::body;
+use super::shed::permit;
+use crate::access::Refused;
+use crate::gateway::envoy::messages::{
+    self, Code, DescriptorStatus, Entry, HeaderValue, RateLimitRequest, RateLimitResponse, UnitOfTime,
+};
+use crate::gateway::envoy::{RateLimitError, Unavailable, should_rate_limit};
+use crate::node::Node;
+
+/// The largest body, bytes.
+const MAX_BYTES: usize = 64 * 1024;
+
+/// Decides a request: 200, or 429 if it is over a limit. As with the reference the type of the body
+/// does not matter, but no page in a browser may call so.
+pub(super) async fn json(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
+    let (head, body) = request.into_parts();
+    if is_of_a_page(&head.headers) {
+        return Err(Problem::refused(Refused::Page));
+    }
+    let body = body::of_any_type(body, MAX_BYTES).await?;
+    let _permit = permit(&node.load, body.len()).await?;
+    let request: JsonRequest = serde_json::from_slice(&body).map_err(|error| Problem::malformed(error.to_string()))?;
+    let request = request.message().map_err(Problem::malformed)?;
+    let response = should_rate_limit(&node.engine, &request, None).await.map_err(|error| match error {
+        RateLimitError::Invalid(reason) => Problem::malformed(reason),
+        RateLimitError::Unavailable(Unavailable::Check(error)) => node.refused(&error),
+        RateLimitError::Unavailable(reason) => Problem::unavailable(reason.to_string()),
+    })?;
+    let is_over = response.overall_code == i32::from(Code::OverLimit);
+    let status = if is_over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+    Ok((status, [(header::CONTENT_TYPE, "application/json")], rendered(&response).to_string()).into_response())
+}
+
+/// `RateLimitRequest` in JSON. Names are in either spelling, and numbers may be texts.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct JsonRequest {
+    domain: Option<String>,
+    descriptors: Option<Vec<JsonDescriptor>>,
+    #[serde(alias = "hits_addend")]
+    hits_addend: Option<Number>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct JsonDescriptor {
+    entries: Option<Vec<JsonEntry>>,
+    limit: Option<JsonLimit>,
+    #[serde(alias = "hits_addend")]
+    hits_addend: Option<Number>,
+    #[serde(alias = "is_negative_hits")]
+    is_negative_hits: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonEntry {
+    key: Option<String>,
+    value: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct JsonLimit {
+    #[serde(alias = "requests_per_unit")]
+    requests_per_unit: Option<Number>,
+    unit: Option<JsonUnit>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Number {
+    Plain(u64),
+    Text(String),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum JsonUnit {
+    Number(i32),
+    Name(String),
+}
+
+impl Number {
+    fn read<T: TryFrom<u64>>(self, name: &str) -> Result<T, String> {
+        let number = match self {
+            Self::Plain(number) => Some(number),
+            Self::Text(text) => text.parse().ok(),
+        };
+        let bits = 8 * size_of::<T>();
+        number
+            .and_then(|number| T::try_from(number).ok())
+            .ok_or_else(|| format!("`{name}` must be an integer from 0 that fits {bits} bits"))
+    }
+}
+
+impl JsonRequest {
+    fn message(self) -> Result<RateLimitRequest, String> {
+        let descriptors = self.descriptors.unwrap_or_default().into_iter().map(JsonDescriptor::message);
+        Ok(RateLimitRequest {
+            domain: self.domain.unwrap_or_default(),
+            descriptors: descriptors.collect::<Result<_, _>>()?,
+            hits_addend: self.hits_addend.map_or(Ok(0), |hits| hits.read("hitsAddend"))?,
+        })
+    }
+}
+
+impl JsonDescriptor {
+    fn message(self) -> Result<messages::RateLimitDescriptor, String> {
+        let entry = |JsonEntry { key, value }: JsonEntry| Entry {
+            key: key.unwrap_or_default(),
+            value: value.unwrap_or_default(),
+        };
+        let hits = self.hits_addend.map(|hits| hits.read("hitsAddend")).transpose()?;
+        Ok(messages::RateLimitDescriptor {
+            entries: self.entries.unwrap_or_default().into_iter().map(entry).collect(),
+            limit: self.limit.map(JsonLimit::message).transpose()?,
+            hits_addend: hits,
+            is_negative_hits: self.is_negative_hits.unwrap_or_default(),
+        })
+    }
+}
+
+impl JsonLimit {
+    fn message(self) -> Result<messages::RateLimitOverride, String> {
+        let unit = match self.unit {
+            None => 0,
+            Some(JsonUnit::Number(number)) => number,
+            Some(JsonUnit::Name(name)) => match UnitOfTime::from_name(&name) {
+                Some(unit) => unit.into(),
+                None => return Err("`unit` must be SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR".to_owned()),
+            },
+        };
+        let requests_per_unit = self.requests_per_unit.map_or(Ok(0), |number| number.read("requestsPerUnit"))?;
+        Ok(messages::RateLimitOverride { requests_per_unit, unit })
+    }
+}
+
+/// `RateLimitResponse` in JSON: members with a default value are left out.
+fn rendered(response: &RateLimitResponse) -> Value {
+    let mut members = Map::new();
+    members.insert("overallCode".to_owned(), code(response.overall_code));
+    let statuses: Vec<Value> = response.statuses.iter().map(status).collect();
+    members.insert("statuses".to_owned(), statuses.into());
+    let field = |HeaderValue { key, value }: &HeaderValue| json!({"key": key, "value": value});
+    let fields: Vec<Value> = response.response_headers_to_add.iter().map(field).collect();
+    if !fields.is_empty() {
+        members.insert("responseHeadersToAdd".to_owned(), fields.into());
+    }
+    if let Some(metadata) = &response.dynamic_metadata {
+        members.insert("dynamicMetadata".to_owned(), object(metadata));
+    }
+    members.into()
+}
+
+fn status(status: &DescriptorStatus) -> Value {
+    let mut members = Map::new();
+    members.insert("code".to_owned(), code(status.code));
+    if let Some(limit) = &status.current_limit {
+        let mut of_limit = Map::new();
+        if !limit.name.is_empty() {
+            of_limit.insert("name".to_owned(), json!(limit.name));
+        }
+        if limit.requests_per_unit > 0 {
+            of_limit.insert("requestsPerUnit".to_owned(), json!(limit.requests_per_unit));
+        }
+        of_limit.insert("unit".to_owned(), json!(limit.unit().name()));
+        members.insert("currentLimit".to_owned(), of_limit.into());
+    }
+    if status.limit_remaining > 0 {
+        members.insert("limitRemaining".to_owned(), json!(status.limit_remaining));
+    }
+    if let Some(reset) = &status.duration_until_reset {
+        members.insert("durationUntilReset".to_owned(), json!(format!("{}s", reset.seconds)));
+    }
+    members.into()
+}
+
+fn code(code: i32) -> Value {
+    match Code::try_from(code) {
+        Ok(Code::Ok) => json!("OK"),
+        Ok(Code::OverLimit) => json!("OVER_LIMIT"),
+        _ => json!("UNKNOWN"),
+    }
+}
+
+fn object(fields: &Struct) -> Value {
+    fields
+        .fields
+        .iter()
+        .map(|(name, value)| (name.clone(), self::value(value)))
+        .collect::<Map<_, _>>()
+        .into()
+}
+
+fn value(value: &prost_types::Value) -> Value {
+    match &value.kind {
+        None | Some(Kind::NullValue(_)) => Value::Null,
+        Some(Kind::NumberValue(number)) => json!(number),
+        Some(Kind::StringValue(text)) => json!(text),
+        Some(Kind::BoolValue(flag)) => json!(flag),
+        Some(Kind::StructValue(fields)) => object(fields),
+        Some(Kind::ListValue(items)) => items.values.iter().map(self::value).collect(),
+    }
+}
