@@ -9,7 +9,7 @@ use tollgate::clock::Clock;
 use tollgate::config::{Overrides, Setup, built_in};
 use tollgate::engine::Engine;
 use tollgate::engine::fallback::FallbackStore;
-use tollgate::node::{Lifecycle, Load, Node, Refusals, Sizes, Watchers};
+use tollgate::node::{Lifecycle, Load, Node, Phase, Refusals, Sizes, Watchers};
 use tollgate::prefilter::Prefilter;
 use tollgate::reload::Reloader;
 use tollgate::store::Generations;
@@ -104,6 +104,7 @@ async fn start(load_cap: Load) -> String {
     let engine = Engine::new(config.policies.clone(), prefilter, Store::Memory(memory()), fallback, Clock::system());
     let reloader = Arc::new(Reloader::new(Setup::default(), config, engine.clone()));
     let (lifecycle, refusals) = (Lifecycle::default(), Refusals::default());
+    lifecycle.advance(Phase::Serving);
     let node = Node {
         engine,
         lifecycle,
