@@ -199,8 +199,8 @@ def test_deadline_below_the_timeout_of_the_node_warns_once(
         process.send_signal(signal.SIGSTOP)
         asyncio.run(run())
     assert [record.message for record in caplog.records] == [
-        "the deadline of 50 ms is not above the node's timeout of 100 ms: "
-        "set `deadline` to at least 0.2 seconds"
+        "the deadline of 50 ms is not above the node's timeout of 5000 ms: "
+        "set `deadline` to at least 10.0 seconds"
     ]
 
 
