@@ -40,7 +40,9 @@ pub(crate) struct ControlPlane {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        self.runtime.take().map(Runtime::shutdown_background);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
