@@ -9,8 +9,8 @@
 //! | the time of a client, in ticks | `client_time.rs` | the connection ends |
 //! | a slow, silent or idle client | `timed_stream.rs` | the connection ends |
 //! | unread pieces and open requests of HTTP/2 | `backlog.rs` | the connection ends |
-//! | calls with a body over [`LIGHT`] bytes that are parsed | [`HEAVY_PER_CORE`] | 503 after [`MAX_WAIT`] |
-//! | slow reads for operators | [`READS`] | the next one waits |
+//! | calls with a body over [`LIGHT`] bytes that are parsed | `HEAVY_PER_CORE` | 503 after `MAX_WAIT` |
+//! | slow reads for operators | `READS` | the next one waits |
 
 use std::net::IpAddr;
 use std::sync::Arc;
