@@ -23,10 +23,8 @@ mod xds;
 
 pub use limits::{ZERO, of_requests};
 pub use tree::{Descriptor, Domains, Level, Limit, OfKey, Rule, RuleKind};
-pub use unit::Unit;
-pub use xds::{
-    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit, RuleSet, XdsConfig, XdsTls,
-};
+pub use unit::{Unit, UnitOfTime};
+pub use xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RuleSet, XdsConfig, XdsTls};
 
 use super::fault::Reading;
 use super::listen::{ENVOY_BEYOND_LOOPBACK, Listener};

@@ -6,10 +6,11 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use prost::{Enumeration, Message};
+use prost::Message;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value as ProtoValue};
 
+use super::UnitOfTime;
 use crate::config::credentials::{ClientTls, client_tls};
 use crate::config::fault::{Place, Reading};
 use crate::config::node::{Member, Node, Value};
@@ -74,7 +75,7 @@ pub struct RateLimitDescriptor {
 
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct RateLimitPolicy {
-    #[prost(enumeration = "RateLimitUnit", tag = "1")]
+    #[prost(enumeration = "UnitOfTime", tag = "1")]
     pub unit: i32,
     #[prost(uint32, tag = "2")]
     pub requests_per_unit: u32,
@@ -90,19 +91,6 @@ pub struct RateLimitPolicy {
 pub struct RateLimitReplace {
     #[prost(string, tag = "1")]
     pub name: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
-#[repr(i32)]
-pub enum RateLimitUnit {
-    Unknown = 0,
-    Second = 1,
-    Minute = 2,
-    Hour = 3,
-    Day = 4,
-    Month = 5,
-    Year = 6,
-    Week = 7,
 }
 
 /// Reads `config` if it is a mapping; none after a fault.
@@ -181,7 +169,7 @@ impl<'r> Writer<'r> {
 /// The value of a `rate_limit`, at the place of `around`.
 fn rate_limit(around: &Members<'_>, limit: &RateLimitPolicy) -> Value {
     let mut members = around.inner();
-    let unit = RateLimitUnit::try_from(limit.unit).map(|unit| format!("{unit:?}"));
+    let unit = UnitOfTime::try_from(limit.unit).map(|unit| format!("{unit:?}"));
     if limit.unit != 0 || !limit.unlimited {
         members.add("unit", Some(plain(unit.unwrap_or_else(|_| limit.unit.to_string()))));
     }

@@ -3,6 +3,8 @@
 
 use prost::{Enumeration, Message};
 
+pub use crate::config::envoy::UnitOfTime;
+
 /// `RateLimitRequest`.
 #[derive(Clone, PartialEq, Message)]
 pub struct RateLimitRequest {
@@ -97,35 +99,6 @@ pub enum Code {
     Unknown = 0,
     Ok = 1,
     OverLimit = 2,
-}
-
-/// `RateLimitResponse.RateLimit.Unit` and `RateLimitUnit`, which are alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
-#[repr(i32)]
-pub enum UnitOfTime {
-    Unknown = 0,
-    Second = 1,
-    Minute = 2,
-    Hour = 3,
-    Day = 4,
-    Month = 5,
-    Year = 6,
-    Week = 7,
-}
-
-impl UnitOfTime {
-    const ALL: [Self; 8] =
-        [Self::Unknown, Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Month, Self::Year, Self::Week];
-
-    /// The name in JSON.
-    pub fn name(self) -> String {
-        format!("{self:?}").to_ascii_uppercase()
-    }
-
-    /// The unit with this name in JSON.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|unit| unit.name() == name)
-    }
 }
 
 /// `grpc.health.v1.HealthCheckRequest`.
