@@ -13,6 +13,7 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::Service;
+use super::outcome::Refusal;
 use super::session::Session;
 use super::turn::Turn;
 use crate::config::Limits;
@@ -39,9 +40,6 @@ struct Client<S> {
     end: watch::Receiver<()>,
     is_closing: bool,
 }
-
-/// The answer to a command that finds no room.
-const NO_ROOM: &[u8] = b"-ERR the node is overloaded: try again later\r\n";
 
 /// Serves a client until it leaves, breaks the protocol, or the node ends.
 ///
@@ -70,7 +68,8 @@ where
                     // Doubling would take up to twice the bytes of a long command.
                     input.reserve_exact(CHUNK);
                     if !arrived.set(input.capacity()) {
-                        client.write(NO_ROOM, &mut unread).await?;
+                        let refusal = format!("-{}\r\n", Refusal::Overloaded);
+                        client.write(refusal.as_bytes(), &mut unread).await?;
                         return client.close().await;
                     }
                 }

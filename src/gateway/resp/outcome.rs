@@ -42,6 +42,8 @@ pub(super) enum Refusal {
     Arity(&'static str),
     #[error("NOAUTH Authentication required.")]
     NoAuth,
+    #[error("ERR the node is overloaded: try again later")]
+    Overloaded,
 }
 
 impl Refusal {

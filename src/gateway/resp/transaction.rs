@@ -50,7 +50,7 @@ impl Transaction {
         }
         if !self.is_broken && !self.counted.set(self.bytes) {
             self.break_off();
-            return Err(Refusal::Text("ERR the node is overloaded: try again later".into()));
+            return Err(Refusal::Overloaded);
         }
         if !self.is_broken {
             self.commands.push(words.iter().map(|word| Cow::Owned(word.to_vec())).collect());
