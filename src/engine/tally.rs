@@ -111,7 +111,13 @@ pub type Totals = [[u64; Source::ALL.len()]; SHOWN.len()];
 
 /// The outcomes as operators see them. Shadow policies allow everything, so the checks that they
 /// would deny have a row of their own.
-pub const SHOWN: [&str; Outcome::ALL.len() + 1] = ["allowed", "denied", "drained", "error", "shadow"];
+pub const SHOWN: [&str; Outcome::ALL.len() + 1] = [
+    Outcome::Allowed.name(),
+    Outcome::Denied.name(),
+    Outcome::Drained.name(),
+    Outcome::Error.name(),
+    Reason::Shadow.name(),
+];
 
 /// The row of the checks that a shadow policy would deny.
 const SHADOW: usize = Outcome::ALL.len();
