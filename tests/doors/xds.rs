@@ -41,10 +41,13 @@ async fn accepted_rules_decide_and_make_the_node_ready() {
     assert_eq!((subscription.type_url.as_str(), subscription.version_info.as_str()), (TYPE_URL, ""));
     assert_eq!(readiness(&node), (503, "starting".to_owned()));
     assert_eq!(client.health("").await.unwrap().status(), ServingStatus::NotServing);
+    let mut watch = client.watch_health("").await.unwrap();
+    assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
     let refused = client.ask(request(&[descriptor(&[("user", "alice")])])).await.unwrap_err();
     assert_eq!((refused.code(), refused.message()), (Grpc::Unavailable, "the control plane has sent no rules yet"));
     plane.put("1", &[domain("d", vec![hourly("user", 2)])]).await;
-    wait_until("the node is ready", || readiness(&node) == (200, "ok".to_owned()));
+    assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
+    assert_eq!(readiness(&node), (200, "ok".to_owned()));
     assert_eq!(client.health("").await.unwrap().status(), ServingStatus::Serving);
     for expected in [Code::Ok, Code::Ok, Code::OverLimit] {
         assert_eq!(ask(&client, "user").await, expected);
