@@ -105,7 +105,11 @@ impl Reloader {
         let at = started.policies.loaded_at;
         warn_of_end(started.tls.as_ref(), at);
         warn_of_files(&started.warnings);
-        started.gates.warnings().for_each(|warning| tracing::warn!("{warning}"));
+        started
+            .access
+            .warnings()
+            .chain(started.gates.warnings())
+            .for_each(|warning| tracing::warn!("{warning}"));
         if started.access.allow_anonymous && started.is_public() {
             tracing::warn!(
                 "`auth.allow_anonymous`: everyone who reaches this node may check, refund and read what counts"
@@ -255,7 +259,7 @@ impl Reloader {
         let warnings = std::mem::take(&mut config.warnings);
         let before = self.running();
         let next = before.reloaded(config, &restart_needed);
-        next.gates.warnings().for_each(|warning| tracing::warn!("{warning}"));
+        next.access.warnings().chain(next.gates.warnings()).for_each(|warning| tracing::warn!("{warning}"));
         for opening in before.access.openings(&next.access) {
             tracing::warn!("the configuration was loaded again with less access control: {opening}");
         }

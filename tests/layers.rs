@@ -20,8 +20,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ("timeouts", &[]),
     // Threads that run connections and lanes.
     ("workers", &["limit::time", "clock"]),
-    // Tokens and the operations that they permit; depends on nothing.
-    ("access", &[]),
+    // Tokens and the operations that they permit, until their end.
+    ("access", &["limit::time", "clock::unix_micros"]),
     // Resolves text into policies of the core and the tokens of callers.
     ("config", &["limit", "access", "timeouts"]),
     // Collects and exposes counts and times of the other modules; imports none of them.
@@ -53,6 +53,7 @@ const MODULES: &[(&str, &[&str])] = &[
     (
         "engine",
         &[
+            "access::Door",
             "limit",
             "clock::Clock",
             "clock::LeaseInstant",

@@ -24,6 +24,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     };
     let of_files = config.warnings.iter().cloned();
     let warnings = of_files
+        .chain(config.access.warnings())
         .chain(config.policies.warnings())
         .chain(config.idle_leases())
         .chain(config.gates.warnings());

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::access::Access;
+use crate::access::{Access, Scope};
 
 use super::fault::{Place, Reading};
 use super::node::Node;
@@ -37,7 +37,7 @@ pub(super) fn listen(
         // `allow_anonymous` covers checks only: a separate public operator address needs tokens.
         let is_apart = |admin: &Listener<'_>| checks.as_ref().is_none_or(|checks| apart(admin.address, checks.address));
         if let Some(admin) = &admin
-            && access.admin.is_empty()
+            && !access.has_operators()
             && (!access.allow_anonymous || is_apart(admin))
         {
             admin.refuse_beyond_loopback(OPERATORS_BEYOND_LOOPBACK);
@@ -99,7 +99,7 @@ impl<'a> Listener<'a> {
     /// Notes an address for checks that other machines reach without a token. `or` is the
     /// alternative correction.
     pub(super) fn refuse_open(&self, access: &Access, or: &str) {
-        if access.check.is_empty() && !access.allow_anonymous {
+        if !access.lists(Scope::Check) && !access.allow_anonymous {
             self.refuse_beyond_loopback(or);
         }
     }

@@ -23,6 +23,8 @@ mod listen;
 
 mod auth;
 
+mod tokens;
+
 mod tls;
 
 mod resp;

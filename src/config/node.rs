@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use super::fault::{Place, Reading};
-use super::scalar::{digits, excerpt, is_identifier};
+use super::scalar::{digits, excerpt, is_identifier, listed, nearest};
 
 /// A value as written.
 #[derive(Debug, Clone)]
@@ -152,6 +152,20 @@ impl Node {
     pub(super) fn identifier(&self) -> Option<&str> {
         let what = "1 to 64 of the letters `A-Z`, `a-z`, digits, `_`, `.` and `-`";
         self.parsed(what, |text| Some(text).filter(|text| is_identifier(text)))
+    }
+
+    /// The name of one of these policies.
+    pub(super) fn policy(&self, known: &[&str]) -> Option<&str> {
+        let name = self.text("the name of a policy")?;
+        if known.contains(&name) {
+            return Some(name);
+        }
+        let shown = excerpt(name);
+        self.note(match nearest(name, known.iter().copied()) {
+            Some(meant) => format!("there is no policy `{shown}`: did you mean `{meant}`?"),
+            None => format!("there is no policy `{shown}`: there are {}", listed(known)),
+        });
+        None
     }
 
     /// The entries of a list.

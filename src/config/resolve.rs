@@ -125,7 +125,12 @@ pub fn built_in(overrides: &Overrides, now: Micros) -> Result<Config, Faults> {
 
 fn resolve(root: &Section<'_>, overrides: &Overrides) -> Option<Config> {
     let reading = &root.node.reading;
-    let access = reading.checked(|| auth(root));
+    // Also those of faulty policies.
+    let names: Vec<&str> =
+        root.member("policies").map_or(&[][..], Node::members).iter().map(|member| &*member.key).collect();
+    let throttle = root.member("resp").map(|_| THROTTLE);
+    let of_tokens: Vec<&str> = names.iter().copied().chain(throttle).collect();
+    let access = reading.checked(|| auth(root, &of_tokens));
     let (listen, admin_listen) = listen(root, access.as_ref(), overrides);
     let resp = resp(root, access.as_ref());
     let tls = root.member("tls").and_then(tls);
@@ -136,9 +141,6 @@ fn resolve(root: &Section<'_>, overrides: &Overrides) -> Option<Config> {
         nodes: expected_nodes.unwrap_or(NonZeroU64::MIN),
     };
     let policies = policies(root, defaults, resp.is_some());
-    // Also those of faulty policies.
-    let names: Vec<&str> =
-        root.member("policies").map_or(&[][..], Node::members).iter().map(|member| &*member.key).collect();
     let received = overrides.rules.as_deref();
     let (envoy, of_envoy) = envoy(root, access.as_ref(), &names, received).unzip();
     let policies = policies.map(|policies| with_limits(policies, of_envoy.unwrap_or_default()));

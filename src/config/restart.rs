@@ -8,7 +8,7 @@ use super::resolve::default_request_timeout;
 use super::resp::THROTTLE;
 use super::settings::root;
 use super::{Config, EnvoyConfig, EnvoyRules, Gates, Limits, Policies, ServerTls};
-use crate::access::Access;
+use crate::access::{Access, Scope};
 use crate::timeouts::least_request_timeout;
 
 /// The configuration in force. Every reader sees the parts of one reload.
@@ -211,7 +211,7 @@ impl Config {
             is_beyond_loopback(envoy.listen) && !envoy.tls.as_ref().is_some_and(ServerTls::asks_clients)
         };
         let needs_tokens = running.is_public() || running.envoy.as_ref().is_some_and(needs_token);
-        needs_tokens && access.check.is_empty() && !access.allow_anonymous
-            || running.admin_listen.is_some_and(is_beyond_loopback) && access.admin.is_empty()
+        needs_tokens && !access.lists(Scope::Check) && !access.allow_anonymous
+            || running.admin_listen.is_some_and(is_beyond_loopback) && !access.has_operators()
     }
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::access::TOKEN;
 
 /// Longest name of a policy or a quota, in bytes.
-const MAX_NAME_BYTES: usize = 64;
+pub(super) const MAX_NAME_BYTES: usize = 64;
 
 /// Longest part of a value that a fault repeats, in characters.
 const MAX_SHOWN: usize = 60;

@@ -75,6 +75,8 @@ settings! {
         FALLBACK = "fallback": Own("mapping", "as below"), "no";
         /// The token files. Without them no token is valid.
         AUTH = "auth": Own("mapping", "as below"), "yes";
+        /// Tokens with names and rights of their own, beside those of `auth` ([page](tokens.md)).
+        TOKENS = "tokens": Own("list of `{name, file, scopes}`", "none"), "yes";
         /// TLS of both listeners.
         TLS = "tls": Own("mapping", "off"), "no: only a restart turns TLS on or off";
         /// Limits for clients.
@@ -167,6 +169,21 @@ settings! {
         ADMIN_TOKEN_FILES = "admin_token_files": Own("list of files", "none"), "yes, files; not to none while `admin_listen` is beyond loopback";
         /// Everyone may check; not with `check_token_files`.
         ALLOW_ANONYMOUS = "allow_anonymous": Flag(false);
+    }
+
+    token("tokens.", "", "{name: ci, file: ci.token, scopes: [check]}") {
+        /// Name in logs, traces and the audit. No two tokens have the same.
+        NAME = "name": Own("1 to 64 of `A-Z a-z 0-9 _ . -`", "needed");
+        /// One `sha256:` line for each secret of the token.
+        FILE = "file": Own("file", "needed"), "yes, files";
+        /// The [calls](tokens.md#the-scope-of-each-call) that it permits.
+        SCOPES = "scopes": Own("list of `check`, `read`, `metrics`, `operate`, `admin`", "needed");
+        /// The policies that it is for; not with `metrics` or `admin`.
+        POLICIES = "policies": Own("list of names of policies", "all");
+        /// The doors that it is for.
+        DOORS = "doors": Own("list of `http`, `gate`, `envoy`, `resp`", "all");
+        /// The node rejects it from this instant on, by its own clock.
+        EXPIRES = "expires": Own("`2027-01-01`, a day that begins in UTC, or `2027-01-01T09:00:00Z`", "never");
     }
 
     tls("tls.", "", "{cert_file: node.pem, key_file: node.key}") {

@@ -68,17 +68,15 @@ pub mod snapshot;
 
 mod metrics;
 
-mod door;
-
 mod reference;
 
+pub use crate::access::Door;
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
 pub use crate::store::{Health, History, Id, Meta, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth};
 pub use answer::{Answer, CheckError};
 pub use candidates::{CandidateTally, Comparison};
 pub use check::Check;
 pub use decision::{Binding, Cause, Decision, Fallback, Reason, Source};
-pub use door::Door;
 pub use inline::OwnQuotas;
 pub use leases::{LeaseCounts, Leases};
 pub use multi_check::{AllOrNone, MultiCheck, RejectedCheck};

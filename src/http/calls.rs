@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::problem::Problem;
 use super::{check, dashboard, explain, health, live, metrics, policies, problem, reference, shed, top, usage};
-use crate::access::Need;
+use crate::access::{Door, Need};
 use crate::node::Node;
 
 /// One call of the API.
@@ -72,14 +72,14 @@ static CALLS: &[Endpoint] = calls! {
     POST   "/v1/check"       Check    Checks   true   check::one;
     POST   "/v1/check/batch" Check    Checks   true   check::batch;
     POST   "/v1/check/all"   Check    Checks   true   check::all;
-    POST   "/v1/refund"      Check    Both     true   check::refund;
-    GET    "/v1/usage"       Check    Both     true   usage::usage;
-    DELETE "/v1/usage"       Admin    Admin    true   usage::reset;
-    GET    "/v1/policies"    Policies Admin    false  policies::policies;
-    GET    "/v1/explain"     Policies Admin    false  explain::explain;
+    POST   "/v1/refund"      Refund   Both     true   check::refund;
+    GET    "/v1/usage"       Usage    Both     true   usage::usage;
+    DELETE "/v1/usage"       Operate  Admin    true   usage::reset;
+    GET    "/v1/policies"    Read     Admin    false  policies::policies;
+    GET    "/v1/explain"     Read     Admin    false  explain::explain;
     POST   "/v1/reload"      Admin    Admin    false  policies::reload;
-    GET    "/v1/live"        Policies Admin    false  live::live;
-    GET    "/v1/top"         Policies Admin    false  top::top;
+    GET    "/v1/live"        Read     Admin    false  live::live;
+    GET    "/v1/top"         Read     Admin    false  top::top;
     GET    "/metrics"        Metrics  Admin    false  metrics::metrics;
     GET    "/health/live"    Nothing  Both     false  health::live;
     GET    "/health/ready"   Nothing  Both     false  health::ready;
@@ -142,9 +142,19 @@ impl Endpoint {
         std::ptr::eq(self, &CALLS[0])
     }
 
-    /// Whether it is the refund, whose rights depend on its body.
-    pub(super) fn is_refund(&self) -> bool {
-        self.path == "/v1/refund"
+    /// The right that its caller needs on a listener of this surface. That of metrics alone is open
+    /// to everyone.
+    pub(super) fn need_on(&self, surface: Surface) -> Need {
+        if surface == Surface::Metrics { Need::Nothing } else { self.need }
+    }
+
+    /// The door that a token must be for.
+    pub(super) fn door(&self) -> Door {
+        match self.listener {
+            Listener::Reference => Door::Envoy,
+            _ if self.is_gate() => Door::Gate,
+            _ => Door::Http,
+        }
     }
 
     /// Whether a listener of this surface answers it.
@@ -259,12 +269,17 @@ impl Endpoint {
         let fields = ["RequestId"].into_iter().chain(self.span.map(|_| "Traceparent"));
         parameters.extend(fields.map(|name| reference("parameters", name)));
         operation["parameters"] = parameters.into();
-        operation["tags"] = json!([if self.need == Need::Check { "checks" } else { "operators" }]);
+        let is_of_checks = matches!(self.need, Need::Check | Need::Refund | Need::Usage);
+        operation["tags"] = json!([if is_of_checks { "checks" } else { "operators" }]);
+        let scopes: Vec<_> = self.need.scopes().iter().map(|scope| scope.name()).collect();
+        if !scopes.is_empty() {
+            operation["x-tollgate-scopes"] = scopes.into();
+        }
         operation["security"] = match self.need {
             _ if self.is_gate() => json!([{}, {"gateToken": []}]),
             Need::Nothing => json!([{}]),
-            Need::Admin => json!([{}, {"adminToken": []}]),
-            Need::Metrics | Need::Check | Need::Policies => json!([{}, {"token": []}, {"adminToken": []}]),
+            Need::Operate | Need::Admin => json!([{}, {"adminToken": []}]),
+            _ => json!([{}, {"token": []}, {"adminToken": []}]),
         };
     }
 }
@@ -287,9 +302,9 @@ mod tests {
         for (method, path, expected) in [
             (Method::POST, "/v1/check", Some(Need::Check)),
             (Method::GET, "/v1/check", Some(Need::Check)),
-            (Method::GET, "/v1/usage", Some(Need::Check)),
-            (Method::DELETE, "/v1/usage", Some(Need::Admin)),
-            (Method::PATCH, "/v1/usage", Some(Need::Check)),
+            (Method::GET, "/v1/usage", Some(Need::Usage)),
+            (Method::DELETE, "/v1/usage", Some(Need::Operate)),
+            (Method::PATCH, "/v1/usage", Some(Need::Usage)),
             (Method::HEAD, "/metrics", Some(Need::Metrics)),
             (Method::POST, "/v1/check/", None),
             (Method::PATCH, "/v1/gate/edge", Some(Need::Check)),

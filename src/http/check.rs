@@ -1,6 +1,6 @@
 //! `POST /v1/check`, `POST /v1/check/batch`, `POST /v1/check/all` and `POST /v1/refund`.
 
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::request::Parts;
 use axum::response::Response;
 use tokio::task::yield_now;
@@ -10,10 +10,10 @@ use super::problem::{self, Problem, Problems, Violations};
 use super::request::body::{self, JsonBody};
 use super::request::refund::{self, RefundRequest};
 use super::request::{explain, parse, query};
+use super::rights::Rights;
 use super::shed::{permit, permit_heavy, refuse_unread};
-use crate::access::Refused;
 use crate::engine::{Check, Door, Refund};
-use crate::node::{Caller, LIGHT, Load, Node};
+use crate::node::{LIGHT, Load, Node};
 
 /// The largest body of any other call, bytes.
 const MAX_BYTES: usize = 64 * 1024;
@@ -25,13 +25,23 @@ const MAX_BATCH_BYTES: usize = 1024 * 1024;
 const LIGHT_BATCH: usize = 250;
 
 /// The routed handler. `service.rs` calls `respond` without the router.
-pub(super) async fn one(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn one(
+    State(node): State<Node>,
+    Extension(rights): Extension<Rights>,
+    request: Request,
+) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
-    respond(&node, &head, body).await
+    respond(&node, &rights, &head, body).await
 }
 
-pub(super) async fn respond(node: &Node, head: &Parts, body: impl JsonBody) -> Result<Response, Problem> {
+pub(super) async fn respond(
+    node: &Node,
+    rights: &Rights,
+    head: &Parts,
+    body: impl JsonBody,
+) -> Result<Response, Problem> {
     let (check, denied) = read(node, head, body, parse::check, query::deny_status).await?;
+    rights.policy(node, &check.policy)?;
     let decision = node.engine.check(&check).await.map_err(|error| node.refused(&error))?;
     let mut response = answer::decision(&check.key, &decision, |_| {});
     if !decision.allowed {
@@ -54,7 +64,11 @@ async fn read<B, Q>(
     problem::both(parse(&body), query(head.uri.query()))
 }
 
-pub(super) async fn batch(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn batch(
+    State(node): State<Node>,
+    Extension(rights): Extension<Rights>,
+    request: Request,
+) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     let body = body::json(&head.headers, body, MAX_BATCH_BYTES).await?;
     let items = read_batch(&node.load, &body).await;
@@ -63,6 +77,8 @@ pub(super) async fn batch(State(node): State<Node>, request: Request) -> Result<
     if !node.load.expects_room_for(items.len() * answer::USUAL_BYTES) {
         return Err(refuse_unread(&node.load));
     }
+    let permitted = |check: Check| rights.policy(&node, &check.policy).map(|()| check);
+    let items = items.into_iter().map(|item| item.and_then(permitted)).collect();
     Ok(answer_each(&node, items).await)
 }
 
@@ -86,9 +102,14 @@ fn most_checks(body: &[u8]) -> usize {
     body.iter().filter(|byte| **byte == b'{').count()
 }
 
-pub(super) async fn all(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn all(
+    State(node): State<Node>,
+    Extension(rights): Extension<Rights>,
+    request: Request,
+) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     let (checks, denied) = read(&node, &head, body, parse::all, query::deny_status).await?;
+    rights.checks(&node, &checks)?;
     let refused = |refusals: Vec<_>| Problem::no_decisions(&refusals, &node.engine.policies());
     let all = node.engine.check_all_or_none(&checks).await.map_err(refused)?;
     let mut response = answer::together(&checks, &all);
@@ -98,22 +119,19 @@ pub(super) async fn all(State(node): State<Node>, request: Request) -> Result<Re
     Ok(response)
 }
 
-/// The rights of a caller that refunds.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RefundRights {
-    /// Whether the caller may reset a key, as a refund of a large cost does.
-    pub(super) reset: Result<(), Refused>,
-    pub(super) caller: Caller,
-}
-
-pub(super) async fn refund(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn refund(
+    State(node): State<Node>,
+    Extension(rights): Extension<Rights>,
+    request: Request,
+) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     let (request, ()) = read(&node, &head, body, refund::refund, query::none).await?;
     let RefundRequest { policy, key, charge } = request;
-    if let (Refund::Cost(cost), Some(RefundRights { reset: Err(refused), caller })) = (&charge, head.extensions.get()) {
+    rights.policy(&node, &policy)?;
+    if let (Refund::Cost(cost), Err(rejected)) = (&charge, rights.operates(&node, &head.headers)) {
         let most = node.engine.largest_charge(&policy, &key).map_err(|error| node.refused(&error))?;
         if *cost > most {
-            node.refusals.refused(*refused, *caller);
+            node.refusals.refused(&rejected, rights.caller);
             return Err(Problem::refund_too_large(most));
         }
     }

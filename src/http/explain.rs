@@ -1,20 +1,26 @@
 //! `GET /v1/explain` returns the effect of a running policy on a key, as `tollgate explain` does
 //! for a file. It asks no store.
 
-use axum::extract::{RawQuery, State};
+use axum::extract::{Extension, RawQuery, State};
 use axum::response::Response;
 
 use super::answer::{self, Object};
 use super::policies::write_quota;
 use super::problem::Problem;
 use super::request::query;
+use super::rights::Rights;
 use crate::engine::{CheckError, Place};
 use crate::limit::lists::{Found, List};
 use crate::limit::policy::{Applied, Explanation};
 use crate::node::Node;
 
-pub(super) async fn explain(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+pub(super) async fn explain(
+    State(node): State<Node>,
+    Extension(rights): Extension<Rights>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
     let check = query::policy_and_key(query.as_deref()).map_err(Problem::invalid)?;
+    rights.policy(&node, &check.policy)?;
     let policies = node.engine.policies();
     let policy = policies.by_name.get(&check.policy);
     let policy = policy.ok_or_else(|| node.refused(&CheckError::UnknownPolicy(check.policy.clone())))?;

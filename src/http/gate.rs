@@ -13,11 +13,12 @@ use super::calls::GATE_PREFIX;
 use super::head::only;
 use super::headers;
 use super::problem::{Denial, Problem};
-use crate::access::{Access, Need, Reach, Refused};
+use crate::access::{Access, Door, Need, Reach, Refused, Rejected, Token};
 use crate::config::Gate;
 use crate::engine::{Check, CheckError, Engine, MultiCheck};
 use crate::gateway::forward_auth::{Question, is_trusted, plan};
 use crate::node::{Caller, Holdings, Node};
+use crate::telemetry::traces;
 
 /// The field with the token of a proxy. `Authorization` is the client's own.
 const TOKEN: &str = "x-tollgate-token";
@@ -27,9 +28,16 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings:
     let (name, rest) = path.split_at(path.find('/').unwrap_or(path.len()));
     let running = node.reloader.running().clone();
     let gate = running.gates.0.get(name);
-    if let Err(refused) = permit(&running.access, gate.map(AsRef::as_ref), reach, caller, &head.headers) {
-        node.refusals.refused(refused, caller);
-        return Problem::refused_at_gate(refused).into_response();
+    let refuse = |rejected: &Rejected| {
+        node.refusals.refused(rejected, caller);
+        Problem::refused_at_gate(rejected).into_response()
+    };
+    let token = match permit(&running.access, gate.map(AsRef::as_ref), reach, caller, &head.headers) {
+        Ok(token) => token,
+        Err(rejected) => return refuse(&rejected),
+    };
+    if let Some(token) = token {
+        traces::called_by(&token.name);
     }
     holdings.note_rights(|| only(head.headers.get_all(TOKEN)));
     let Some(gate) = gate else { return Problem::unknown_gate(name, &running.gates).into_response() };
@@ -46,6 +54,10 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings:
         Ok(checks) => checks,
         Err(denied) => return Denial::before_any_check(&denied).answer(gate.deny_status),
     };
+    let rejected = token.and_then(|token| checks.iter().find_map(|check| token.permit_policy(&check.policy).err()));
+    if let Some(rejected) = rejected {
+        return refuse(&rejected);
+    }
     let decided = match decide(&node.engine, &checks).await {
         Ok(decided) => decided,
         Err(error) => return Problem::no_gate_decision(error.as_ref()).into_response(),
@@ -77,16 +89,18 @@ async fn decide(engine: &Arc<Engine>, checks: &[Check]) -> Result<MultiCheck, Op
     }
 }
 
-/// Checks whether the caller may ask. An anonymous gate serves its proxies only.
-fn permit(
-    access: &Access,
+/// Checks whether the caller may ask, and returns its token. An anonymous gate serves its proxies
+/// only, and asks for none.
+fn permit<'a>(
+    access: &'a Access,
     gate: Option<&Gate>,
     reach: Reach,
     caller: Caller,
     headers: &HeaderMap,
-) -> Result<(), Refused> {
-    match gate {
-        Some(gate) if gate.anonymous => is_trusted(gate, caller.address).then_some(()).ok_or(Refused::UntrustedPeer),
-        _ => access.permit(Need::Check, reach, || only(headers.get_all(TOKEN))),
+) -> Result<Option<&'a Arc<Token>>, Rejected> {
+    match gate.filter(|gate| gate.anonymous) {
+        Some(gate) if is_trusted(gate, caller.address) => Ok(None),
+        Some(_) => Err(Refused::UntrustedPeer.into()),
+        None => access.permit(Need::Check, (Door::Gate, reach), || access.find(only(headers.get_all(TOKEN)))),
     }
 }

@@ -1,14 +1,14 @@
 //! Checks the head of a request: its id, its framing, and the rights of its caller.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use axum::http::header::GetAll;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 
-use crate::access::{Access, Need, Reach, Refused};
+use crate::access::{Access, Door, Need, Reach, Refused, Rejected, Token};
 
 /// The field with the id of a request, for its answer and the logs.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -109,30 +109,33 @@ pub(super) const CHALLENGE: HeaderValue = HeaderValue::from_static(r#"Bearer rea
 /// The reason for a rejected call.
 pub(super) enum Denied {
     /// 401 without a known token. 403 for a token without the right, or for a page without a token.
-    Refused(Refused),
+    Refused(Rejected),
     /// 404: only operators learn that a path has no call.
     NotFound,
 }
 
 /// Checks whether the caller may make a call with this need; `None` is a path without a call, which
-/// is for operators only.
+/// is for operators only. Returns its token if the call needs one.
 ///
 /// # Errors
 /// The reason for the rejection.
-pub(super) fn permit(access: &Access, reach: Reach, need: Option<Need>, headers: &HeaderMap) -> Result<(), Denied> {
-    let permit = |need| access.permit(need, reach, || bearer(headers));
-    let need = match need {
-        // Pages do not get the policies that every caller on this machine may read.
-        Some(Need::Policies) if access.check.is_empty() && is_of_a_page(headers) => Some(Need::Admin),
-        need => need,
-    };
+pub(super) fn permit<'a>(
+    access: &'a Access,
+    from: (Door, Reach),
+    need: Option<Need>,
+    headers: &HeaderMap,
+) -> Result<Option<&'a Arc<Token>>, Denied> {
+    let permit = |need| access.permit(need, from, || access.find(bearer(headers))).map_err(Denied::Refused);
+    // Pages do not get what every caller on this machine may read or do.
+    let is_open = |need| matches!(need, Need::Read | Need::Operate | Need::Admin) && access.is_open(need, from.1);
     match need {
-        Some(Need::Admin) if access.admin.is_empty() && is_of_a_page(headers) => {
-            permit(Need::Admin).and(Err(Refused::Page)).map_err(Denied::Refused)
-        }
-        Some(need) => permit(need).map_err(Denied::Refused),
-        None if permit(Need::Admin).is_ok() => Ok(()),
-        None => permit(Need::Check).map_err(Denied::Refused).and(Err(Denied::NotFound)),
+        Some(need) if is_open(need) && is_of_a_page(headers) => match access.has_operators() {
+            true => permit(Need::Operate),
+            false => Err(Denied::Refused(Refused::Page.into())),
+        },
+        Some(need) => permit(need),
+        None if permit(Need::Admin).is_ok() => Ok(None),
+        None => permit(Need::Known).and(Err(Denied::NotFound)),
     }
 }
 

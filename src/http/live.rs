@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::{RawQuery, State};
+use axum::extract::{Extension, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use futures_util::stream::unfold;
@@ -23,6 +23,7 @@ use super::health;
 use super::policies::rfc3339;
 use super::problem::{Problem, panicked};
 use super::request::query::{self, SHOWN};
+use super::rights::Rights;
 use super::top::{keys, shows_keys, write_heaviest, write_key};
 use crate::access::TokenHash;
 use crate::engine::snapshot::{ShardState, Snapshot, StoreState};
@@ -50,17 +51,21 @@ pub fn publish(node: &Node) {
 
 pub(super) async fn live(
     State(node): State<Node>,
+    Extension(rights): Extension<Rights>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let seconds = query::live(query.as_deref()).map_err(Problem::invalid)?;
+    rights.all_policies(&node)?;
     let access = node.reloader.running().access.clone();
     let in_clear = shows_keys(&node, &headers);
     // A long history takes milliseconds, so a blocking thread writes it.
     let first = move |node: &Node| (event(node, &node.engine.snapshot(seconds), in_clear), node.engine.watch_servers());
+    let token = access.find(bearer(&headers)).ok().cloned();
     // Without admin tokens every caller counts as an operator.
-    let is_operator = access.admin.is_empty() || access.is_admin(bearer(&headers));
-    let subscriber = Subscriber { in_clear, is_operator, token: bearer(&headers).map(TokenHash::of), access };
+    let is_operator = !access.has_operators() || token.as_ref().is_some_and(|token| token.is_of_operator());
+    let secret = bearer(&headers).map(TokenHash::of);
+    let subscriber = Subscriber { in_clear, is_operator, secret, token, access };
     let load = node.load.clone();
     let joining = load.read(move || node.watchers.join(subscriber, || first(&node)));
     let ((first, watch), events) = match joining.await {

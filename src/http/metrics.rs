@@ -1,22 +1,27 @@
 //! `GET /metrics`.
 
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-use super::problem::panicked;
+use super::problem::{Problem, panicked};
+use super::rights::Rights;
 use crate::limit::time::Micros;
 use crate::node::Node;
 use crate::telemetry::instrument::MICROS;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, ReferenceMetrics, single, text};
 
-pub(super) async fn metrics(State(node): State<Node>) -> Response {
+pub(super) async fn metrics(
+    State(node): State<Node>,
+    Extension(rights): Extension<Rights>,
+) -> Result<Response, Problem> {
+    rights.all_policies(&node)?;
     // Thousands of policies or open descriptors take tens of milliseconds, so a blocking thread
     // reads them.
     let load = node.load.clone();
     match load.read(move || text(read(&node), reference(&node))).await {
-        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
-        Err(error) => panicked(Box::new(error)),
+        Ok(text) => Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response()),
+        Err(error) => Ok(panicked(Box::new(error))),
     }
 }
 

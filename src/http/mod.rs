@@ -11,6 +11,8 @@ pub mod service;
 
 mod head;
 
+mod rights;
+
 mod shed;
 
 mod spurious_wakes;

@@ -1,12 +1,13 @@
 //! `GET /v1/policies` returns the policies in force, as resolved. `POST /v1/reload` reloads them.
 
-use axum::extract::{RawQuery, State};
+use axum::extract::{Extension, RawQuery, State};
 use axum::response::Response;
 use jiff::Timestamp;
 
 use super::answer::{self, Object};
 use super::problem::{Problem, panicked, write_fault};
 use super::request::query;
+use super::rights::Rights;
 use crate::config::Policies;
 use crate::limit::key::KeyType;
 use crate::limit::lease::Lease;
@@ -18,11 +19,15 @@ use crate::limit::time::{Micros, millis_up};
 use crate::node::Node;
 use crate::reload::LastReload;
 
-pub(super) async fn policies(State(node): State<Node>) -> Response {
+pub(super) async fn policies(
+    State(node): State<Node>,
+    Extension(rights): Extension<Rights>,
+) -> Result<Response, Problem> {
+    rights.all_policies(&node)?;
     let (policies, last) = (node.engine.policies(), node.reloader.last());
     // Thousands of policies take tens of milliseconds, so a blocking thread writes them.
     let written = node.load.read(move || answer::object(|object| write(object, &policies, &last)));
-    written.await.unwrap_or_else(|error| panicked(Box::new(error)))
+    Ok(written.await.unwrap_or_else(|error| panicked(Box::new(error))))
 }
 
 fn write(object: &mut Object<'_>, policies: &Policies, last: &LastReload) {

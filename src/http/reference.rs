@@ -1,7 +1,7 @@
 //! The calls that envoyproxy/ratelimit has over HTTP: `POST /json`, for clients without gRPC. The
 //! body and the answer are the messages of the protocol as JSON.
 
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use prost_types::Struct;
@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::head::is_of_a_page;
 use super::problem::Problem;
 use super::request::body;
+use super::rights::Rights;
 use super::shed::permit;
 use crate::access::Refused;
 use crate::gateway::envoy::messages::{
@@ -25,16 +26,22 @@ const MAX_BYTES: usize = 64 * 1024;
 
 /// Decides a request: 200, or 429 if it is over a limit. As with the reference the type of the body
 /// does not matter, but no page in a browser may call so.
-pub(super) async fn json(State(node): State<Node>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn json(
+    State(node): State<Node>,
+    Extension(rights): Extension<Rights>,
+    request: Request,
+) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
     if is_of_a_page(&head.headers) {
-        return Err(Problem::refused(Refused::Page));
+        return Err(Problem::refused(&Refused::Page.into()));
     }
     let body = body::of_any_type(body, MAX_BYTES).await?;
     let _permit = permit(&node.load, body.len()).await?;
     let request: JsonRequest = serde_json::from_slice(&body).map_err(|error| Problem::malformed(error.to_string()))?;
     let request = request.message().map_err(Problem::malformed)?;
-    let response = should_rate_limit(&node.engine, &request, None).await.map_err(|error| match error {
+    let deciding = should_rate_limit(&node.engine, &request, None, rights.token.as_deref());
+    let response = deciding.await.map_err(|error| match error {
+        RateLimitError::Rejected(rejected) => rights.refuse(&node, &rejected),
         RateLimitError::Invalid(reason) => Problem::malformed(reason),
         RateLimitError::Unavailable(Unavailable::Check(error)) => node.refused(&error),
         RateLimitError::Unavailable(reason) => Problem::unavailable(reason.to_string()),

@@ -16,14 +16,14 @@ use futures_util::FutureExt;
 use tower_service::Service;
 
 use super::calls::{Endpoint, Surface};
-use super::check::RefundRights;
 use super::dashboard::other_node;
 use super::head::{CHALLENGE, Denied, REQUEST_ID, bearer, framing_fault, only, permit, request_id};
 use super::problem::{Problem, panicked};
 use super::request::body::DrainOnDrop;
+use super::rights::Rights;
 use super::shed::{is_counted, refuse_unread};
 use super::{calls, check, gate};
-use crate::access::{Need, Reach};
+use crate::access::{Door, Need, Reach, Token};
 use crate::node::{ArrivingBody, Caller, Holdings, Load, Node, Phase};
 use crate::telemetry::traces::{self, AnswerStatus, Tracing};
 
@@ -108,32 +108,48 @@ impl CheckService {
         if call.is_some_and(|call| call.is_gate() && call.is_on(*surface)) {
             return Box::pin(gate::respond(node, *reach, caller, &self.holdings, &head)).await;
         }
-        let need = call.map(|call| call.need);
-        match permit(&node.reloader.running().access, *reach, need, &head.headers) {
-            Ok(()) if need.is_some_and(|need| need != Need::Nothing) => {
-                self.holdings.note_rights(|| bearer(&head.headers))
-            }
-            Ok(()) => {}
+        let is_check = call.is_some_and(|call| call.is_check() && call.takes(&head.method) && call.is_on(*surface));
+        let need = call.map(|call| call.need_on(*surface));
+        let token = match self.permit(call, need, &head.headers, is_check) {
+            Ok(token) => token,
             Err(Denied::NotFound) => return calls::not_found(&head.uri, *surface).into_response(),
-            Err(Denied::Refused(refused)) => {
-                node.refusals.refused(refused, caller);
-                return Problem::refused(refused).into_response();
+            Err(Denied::Refused(rejected)) => {
+                node.refusals.refused(&rejected, caller);
+                return Problem::refused(&rejected).into_response();
             }
+        };
+        if need.is_some_and(|need| need != Need::Nothing) {
+            self.holdings.note_rights(|| bearer(&head.headers));
         }
-        if call.is_some_and(|call| call.is_check() && call.takes(&head.method) && call.is_on(*surface)) {
-            return check::respond(node, &head, body).await.unwrap_or_else(IntoResponse::into_response);
+        let rights = Rights { token, caller, reach: *reach };
+        if is_check {
+            return check::respond(node, &rights, &head, body).await.unwrap_or_else(IntoResponse::into_response);
         }
         let mut request = Request::from_parts(head, Body::new(body));
-        if call.is_some_and(Endpoint::is_refund) {
-            let access = &node.reloader.running().access;
-            let reset = access.permit(Need::Admin, *reach, || bearer(request.headers()));
-            request.extensions_mut().insert(RefundRights { reset, caller });
-        }
+        request.extensions_mut().insert(rights);
         // The box keeps the future of a check small.
         match Box::pin(routes.clone().call(request)).await {
             Ok(response) => response,
             Err(never) => match never {},
         }
+    }
+
+    /// The caller's token, if the call needs one. A check gets only a token that names its
+    /// policies. All threads share the count of a token's references, so others do without it.
+    fn permit(
+        &self,
+        call: Option<&Endpoint>,
+        need: Option<Need>,
+        headers: &HeaderMap,
+        is_check: bool,
+    ) -> Result<Option<Arc<Token>>, Denied> {
+        let door = call.map_or(Door::Http, Endpoint::door);
+        let running = self.inner.node.reloader.running();
+        let token = permit(&running.access, (door, self.inner.reach), need, headers)?;
+        if let Some(token) = token {
+            traces::called_by(&token.name);
+        }
+        Ok(token.filter(|token| !is_check || token.policies.is_some()).cloned())
     }
 }
 

@@ -1,6 +1,6 @@
 //! `GET /v1/top` lists the keys that were denied most.
 
-use axum::extract::{RawQuery, State};
+use axum::extract::{Extension, RawQuery, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 
@@ -8,16 +8,22 @@ use super::answer::{self, Object};
 use super::head::bearer;
 use super::problem::{Problem, panicked};
 use super::request::query;
+use super::rights::Rights;
 use crate::engine::CheckError;
 use crate::live::top::Denials;
 use crate::node::Node;
 
 pub(super) async fn top(
     State(node): State<Node>,
+    Extension(rights): Extension<Rights>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let query::Top { policy, most, minutes } = query::top(query.as_deref()).map_err(Problem::invalid)?;
+    match &policy {
+        Some(policy) => rights.policy(&node, policy)?,
+        None => rights.all_policies(&node)?,
+    }
     if let Some(unknown) = policy.as_ref().filter(|policy| !node.engine.policies().by_name.contains_key(*policy)) {
         return Err(node.refused(&CheckError::UnknownPolicy(unknown.clone())));
     }
@@ -38,7 +44,9 @@ pub(super) async fn top(
 
 /// Whether the caller may read keys in clear.
 pub(super) fn shows_keys(node: &Node, headers: &HeaderMap) -> bool {
-    node.keys.in_clear || node.reloader.running().access.is_admin(bearer(headers))
+    let access = &node.reloader.running().access;
+    let operates = || access.find(bearer(headers)).is_ok_and(|token| token.is_of_operator() && !token.has_expired());
+    node.keys.in_clear || operates()
 }
 
 /// How an answer names keys.

@@ -2,18 +2,24 @@
 //! adds the charges behind the count: the entries of a sliding log, the ticks of a sliding counter.
 //! `DELETE /v1/usage` resets the key and then returns the decision.
 
-use axum::extract::{RawQuery, State};
+use axum::extract::{Extension, RawQuery, State};
 use axum::response::Response;
 
 use super::answer::{self, Object};
 use super::problem::Problem;
 use super::request::query;
+use super::rights::Rights;
 use crate::engine::{Door, History, TickCounts, Usage};
 use crate::limit::time::MICROS_PER_MILLI;
 use crate::node::Node;
 
-pub(super) async fn usage(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+pub(super) async fn usage(
+    State(node): State<Node>,
+    Extension(rights): Extension<Rights>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
     let check = query::usage(query.as_deref()).map_err(Problem::invalid)?;
+    rights.policy(&node, &check.policy)?;
     let usage = node.engine.usage(&check, node.reloader.limits().waiting()).await;
     let Usage { decision, history, ticks } = usage.map_err(|error| node.refused(&error))?;
     Ok(answer::decision(&check.key, &decision, |object| {
@@ -51,8 +57,13 @@ fn write_history(object: &mut Object<'_>, history: Option<&History>) {
     }
 }
 
-pub(super) async fn reset(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+pub(super) async fn reset(
+    State(node): State<Node>,
+    Extension(rights): Extension<Rights>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
     let check = query::policy_and_key(query.as_deref()).map_err(Problem::invalid)?;
+    rights.policy(&node, &check.policy)?;
     let decision = node
         .engine
         .reset(&check.policy, &check.key, Door::Http)

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use crate::access::Refused;
+use crate::access::{Refused, Rejected};
 use crate::clock::Clock;
 use crate::telemetry::instrument::Count;
 use crate::telemetry::limiter::Limiter;
@@ -62,25 +62,26 @@ const MALFORMED_RESP: &str = "malformed_resp";
 
 impl Refusals {
     /// Counts a call without the right to make it.
-    pub fn refused(&self, reason: Refused, caller: Caller) {
-        self.call(&self.0.refused[reason as usize], reason.name(), caller);
+    pub fn refused(&self, rejected: &Rejected, caller: Caller) {
+        let reason = rejected.reason;
+        self.call(&self.0.refused[reason as usize], reason.name(), caller, rejected.token.as_deref());
     }
 
     /// Counts a call that is malformed HTTP.
     pub fn malformed(&self, caller: Caller) {
-        self.call(&self.0.malformed, MALFORMED, caller);
+        self.call(&self.0.malformed, MALFORMED, caller, None);
     }
 
     /// Counts a connection that ends because its bytes are no RESP.
     pub fn malformed_resp(&self, caller: Caller) {
-        self.call(&self.0.malformed_resp, MALFORMED_RESP, caller);
+        self.call(&self.0.malformed_resp, MALFORMED_RESP, caller, None);
     }
 
     /// The log omits the path, since a path may name a key.
-    fn call(&self, Counter { count, log }: &Counter, reason: &str, caller: Caller) {
+    fn call(&self, Counter { count, log }: &Counter, reason: &str, caller: Caller, token: Option<&str>) {
         count.add(1);
         if let Some(suppressed) = log.pass(self.0.clock.now()) {
-            tracing::warn!(reason, client = caller.shown(), suppressed, "calls are refused");
+            tracing::warn!(reason, client = caller.shown(), token, suppressed, "calls are refused");
         }
     }
 

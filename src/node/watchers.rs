@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
-use crate::access::{Access, TokenHash};
+use crate::access::{Access, Token, TokenHash};
 
 /// The most subscribers at once.
 pub const MAX_WATCHERS: usize = 32;
@@ -43,9 +43,18 @@ pub struct Subscriber {
     pub in_clear: bool,
     /// Whether it may do what operators do.
     pub is_operator: bool,
-    pub token: Option<TokenHash>,
+    pub secret: Option<TokenHash>,
+    /// The token of this secret.
+    pub token: Option<Arc<Token>>,
     /// The tokens by which it was permitted.
     pub access: Access,
+}
+
+impl Subscriber {
+    /// Whether it may still read, by the present tokens.
+    fn is_valid(&self, access: &Access) -> bool {
+        self.access == *access && !self.token.as_ref().is_some_and(|token| token.has_expired())
+    }
 }
 
 #[derive(Debug)]
@@ -77,7 +86,7 @@ impl Watchers {
         observe();
         let mut rendered = [None, None];
         state.watchers.retain(|Watcher { events, subscriber }| {
-            !events.is_closed() && subscriber.access == *access && {
+            !events.is_closed() && subscriber.is_valid(access) && {
                 let in_clear = subscriber.in_clear;
                 let event = rendered[usize::from(in_clear)].get_or_insert_with(|| render(in_clear));
                 events.try_send(event.clone()).is_ok()
@@ -105,7 +114,7 @@ impl State {
         let others = || self.watchers.iter().map(|watcher| &watcher.subscriber).filter(|other| !other.is_operator);
         let has_share = || {
             others().count() < MAX_WATCHERS - FOR_OPERATORS
-                && others().filter(|other| other.token == subscriber.token).count() < OF_A_TOKEN
+                && others().filter(|other| other.secret == subscriber.secret).count() < OF_A_TOKEN
         };
         self.watchers.len() < MAX_WATCHERS && (subscriber.is_operator || has_share())
     }
@@ -135,7 +144,7 @@ mod tests {
             joined.extend(places);
             joined.len() - before
         };
-        let of = |token| Subscriber { token: Some(TokenHash::of(token)), ..Subscriber::default() };
+        let of = |token| Subscriber { secret: Some(TokenHash::of(token)), ..Subscriber::default() };
         assert_eq!([join(&of("a")), join(&of("b")), join(&of("c"))], [12, 12, 0]);
         assert_eq!(join(&operator(true)), 8);
     }
@@ -190,7 +199,7 @@ mod tests {
     fn changed_tokens_end_subscriptions() {
         let watchers = Watchers::default();
         let (_, mut events) = watchers.join(operator(true), || ()).unwrap();
-        let changed = Access { allow_anonymous: true, ..Access::default() };
+        let changed = Access::new(Vec::new(), true);
         watchers.publish(&changed, || (), |_| event("secret"));
         assert_eq!(events.try_recv(), Err(TryRecvError::Disconnected));
     }

@@ -12,7 +12,7 @@ use futures_util::stream::{self, Stream};
 use tonic::{Code, Status};
 
 use super::rpc::{self, overloaded};
-use crate::access::{Need, Reach};
+use crate::access::{Door, Need, Reach, Refused, Rejected, Token};
 use crate::gateway::envoy::messages::{
     HealthCheckRequest, HealthCheckResponse, RateLimitRequest, RateLimitResponse, ServingStatus,
 };
@@ -105,27 +105,43 @@ impl RateLimitService {
     }
 
     async fn should_rate_limit(&self, head: Parts, body: ArrivingBody) -> Result<RateLimitResponse, Status> {
-        self.permit(&head.headers)?;
+        let token = self.permit(&head.headers)?;
         self.holdings.note_rights(|| bearer(&head.headers));
         let left = rpc::timeout(&head.headers).map(with_margin);
         let request: RateLimitRequest = rpc::read(head, body).await?;
-        should_rate_limit(&self.node.engine, &request, left).await.map_err(|error| match error {
+        let deciding = should_rate_limit(&self.node.engine, &request, left, token.as_deref());
+        deciding.await.map_err(|error| match error {
+            RateLimitError::Rejected(rejected) => self.refuse(&rejected),
             RateLimitError::Invalid(fault) => Status::invalid_argument(fault),
             RateLimitError::Unavailable(error) => Status::unavailable(error.to_string()),
         })
     }
 
-    /// A client certificate stands for a token: the handshake has checked it.
-    fn permit(&self, headers: &HeaderMap) -> Result<(), Status> {
+    /// The caller's token, if it names its policies. A client certificate stands for a token: the
+    /// handshake has checked it.
+    fn permit(&self, headers: &HeaderMap) -> Result<Option<Arc<Token>>, Status> {
         let running = self.node.reloader.running();
         let tls = running.envoy.as_ref().and_then(|envoy| envoy.tls.as_ref());
         if tls.is_some_and(|tls| tls.asks_clients()) {
-            return Ok(());
+            return Ok(None);
         }
-        running.access.permit(Need::Check, self.reach, || bearer(headers)).map_err(|refused| {
-            self.node.refusals.refused(refused, self.caller);
-            Status::unauthenticated("send a token for checks as `authorization: Bearer TOKEN`")
-        })
+        let find = || running.access.find(bearer(headers));
+        let permitted = running.access.permit(Need::Check, (Door::Envoy, self.reach), find);
+        let Some(token) = permitted.map_err(|rejected| self.refuse(&rejected))? else { return Ok(None) };
+        traces::called_by(&token.name);
+        Ok(token.policies.is_some().then(|| token.clone()))
+    }
+
+    /// Counts the rejection.
+    fn refuse(&self, rejected: &Rejected) -> Status {
+        self.node.refusals.refused(rejected, self.caller);
+        match rejected.reason {
+            Refused::NoToken | Refused::UnknownToken => {
+                Status::unauthenticated("send a token for checks as `authorization: Bearer TOKEN`")
+            }
+            reason if reason.is_unknown_caller() => Status::unauthenticated(rejected.to_string()),
+            _ => Status::permission_denied(rejected.to_string()),
+        }
     }
 
     async fn health(&self, head: Parts, body: ArrivingBody) -> Result<HealthCheckResponse, Status> {

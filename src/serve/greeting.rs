@@ -47,7 +47,7 @@ pub(super) fn text(node: &Node, listeners: &Listeners) -> String {
         lines.push("    ...".into());
     }
     lines.extend(gates(node, &checks));
-    let with_token = node.reloader.running().access.permit(Need::Check, reach(&listeners.checks), || None).is_err();
+    let with_token = !node.reloader.running().access.is_open(Need::Check, reach(&listeners.checks));
     lines.extend(try_line(&policies, &checks, with_token));
     lines.into_iter().map(|line| line + "\n").collect()
 }

@@ -23,5 +23,6 @@ mod fuzz_gate;
 mod gate;
 mod proxies;
 mod resp;
+mod scopes;
 mod source;
 mod xds;

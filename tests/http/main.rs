@@ -21,6 +21,7 @@ mod log_reader;
 mod optional_members;
 mod rejected_calls;
 mod reload;
+mod scopes;
 mod shutdown;
 mod store_failure;
 mod tls;

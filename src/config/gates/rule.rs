@@ -3,7 +3,6 @@
 use crate::config::Policies;
 use crate::config::gate::{GateCheck, PathMatch, PathPattern, Rule, RuleMatch, Template};
 use crate::config::node::{Member, Node};
-use crate::config::scalar::{excerpt, listed, nearest};
 use crate::config::section::Section;
 use crate::config::settings::{gate_check, gate_match, gate_rule};
 use crate::limit::key::KeyType;
@@ -19,22 +18,6 @@ pub(in crate::config) struct Known<'a> {
     pub names: &'a [&'a str],
     /// None after a fault in them.
     pub policies: Option<&'a Policies>,
-}
-
-impl Known<'_> {
-    /// The name at a node, of a policy that the file has.
-    fn policy<'n>(&self, node: &'n Node) -> Option<&'n str> {
-        let name = node.text("the name of a policy")?;
-        if self.names.contains(&name) {
-            return Some(name);
-        }
-        let shown = excerpt(name);
-        node.note(match nearest(name, self.names.iter().copied()) {
-            Some(meant) => format!("there is no policy `{shown}`: did you mean `{meant}`?"),
-            None => format!("there is no policy `{shown}`: there are {}", listed(self.names)),
-        });
-        None
-    }
 }
 
 /// `identity` is none after a fault in it.
@@ -91,7 +74,7 @@ impl Context<'_> {
     fn check(&self, node: &Node) -> Option<GateCheck> {
         let section = node.section(&gate_check::SHAPE);
         let policy = section.required(gate_check::POLICY.name, "a check needs a `policy`, such as `policy: per-ip`");
-        let policy = policy.and_then(|node| self.known.policy(node));
+        let policy = policy.and_then(|node| node.policy(self.known.names));
         let key = section.required(gate_check::KEY.name, "a check needs a `key`, such as `key: \"{client_ip}\"`");
         let known = policy.and_then(|name| self.known.policies?.by_name.get(name));
         let key_type = known.map(|policy| policy.key_type);

@@ -30,6 +30,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access::{Rejected, Token};
 use crate::engine::{CheckError, Engine};
 use messages::{RateLimitRequest, RateLimitResponse};
 use plan::Plan;
@@ -41,6 +42,9 @@ pub enum RateLimitError {
     Invalid(String),
     #[error("{0}")]
     Unavailable(Unavailable),
+    /// The caller's token is for other policies.
+    #[error("{0}")]
+    Rejected(Rejected),
 }
 
 /// Why a valid request has no response.
@@ -54,29 +58,30 @@ pub enum Unavailable {
 }
 
 /// Decides a request within the deadline of the configuration, and within `left` if the caller
-/// waits less. Without a configuration nothing is limited.
+/// waits less. Without a configuration nothing is limited. `token` is that of the caller.
 ///
 /// # Errors
-/// The request is invalid, or the store fails under mode `error`.
+/// The request is invalid, the token is for other policies, or the store fails under mode `error`.
 pub async fn should_rate_limit(
     engine: &Arc<Engine>,
     request: &RateLimitRequest,
     left: Option<Duration>,
+    token: Option<&Token>,
 ) -> Result<RateLimitResponse, RateLimitError> {
     let answer = engine.timed(async {
-        match once(engine, request, left).await {
+        match once(engine, request, left, token).await {
             // A reload has replaced the rules between the plan and the check.
             Err(RateLimitError::Unavailable(Unavailable::Check(CheckError::UnknownPolicy(_)))) => {
-                once(engine, request, left).await
+                once(engine, request, left, token).await
             }
             decided => decided,
         }
     });
     answer.await.inspect_err(|error| match error {
         RateLimitError::Unavailable(Unavailable::Check(_)) => engine.reference().redis_errors.add(1),
-        RateLimitError::Unavailable(Unavailable::NoRules) | RateLimitError::Invalid(_) => {
-            engine.reference().service_errors.add(1);
-        }
+        RateLimitError::Unavailable(Unavailable::NoRules)
+        | RateLimitError::Invalid(_)
+        | RateLimitError::Rejected(_) => engine.reference().service_errors.add(1),
     })
 }
 
@@ -84,6 +89,7 @@ async fn once(
     engine: &Arc<Engine>,
     request: &RateLimitRequest,
     left: Option<Duration>,
+    token: Option<&Token>,
 ) -> Result<RateLimitResponse, RateLimitError> {
     let rules = engine.running().envoy.as_ref().map(|envoy| envoy.rules.clone());
     let Some(rules) = rules else { return Ok(RateLimitResponse::default()) };
@@ -92,6 +98,10 @@ async fn once(
     }
     let within = left.map_or(rules.deadline, |left| left.min(rules.deadline));
     let plan = Plan::new(&rules, request, within).map_err(RateLimitError::Invalid)?;
+    if let Some(token) = token {
+        let mut policies = plan.counted().map(|counted| &counted.check.policy);
+        policies.try_for_each(|policy| token.permit_policy(policy)).map_err(RateLimitError::Rejected)?;
+    }
     let verdicts = decide::decide(engine, rules.counting, plan.counted(), within).await?;
     counts::count(engine, &rules, &plan, &verdicts);
     let response = render::response(&plan, &verdicts, rules.headers);

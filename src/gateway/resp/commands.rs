@@ -7,6 +7,8 @@ use super::reply::{Replies, Version};
 use super::session::Session;
 use super::transaction::{self, Transaction};
 use super::{cluster, handshake, keys, policy_check, throttle};
+use crate::access::Need;
+use crate::config::THROTTLE;
 
 type Run = fn(&mut Session, &Words<'_>, &mut Replies<'_>) -> Ran;
 
@@ -18,34 +20,34 @@ pub(super) struct Command {
     pub(super) arity: i64,
     /// The place of its key, or 0.
     pub(super) key: i64,
-    /// Whether clients may send it before they authenticate.
-    pub(super) is_open: bool,
+    /// Clients may send those that need nothing before they authenticate.
+    need: Need,
     run: Run,
 }
 
 pub(super) const COMMANDS: [Command; 22] = [
-    Command { name: "cl.throttle", arity: -1, key: 1, is_open: false, run: cl_throttle },
-    Command { name: "tg.check", arity: -3, key: 2, is_open: false, run: tg_check },
-    Command { name: "del", arity: -2, key: 1, is_open: false, run: keys::forget },
-    Command { name: "unlink", arity: -2, key: 1, is_open: false, run: keys::forget },
-    Command { name: "exists", arity: -2, key: 1, is_open: false, run: keys::exists },
-    Command { name: "ttl", arity: 2, key: 1, is_open: false, run: keys::time_to_live },
-    Command { name: "multi", arity: 1, key: 0, is_open: false, run: transaction::multi },
-    Command { name: "exec", arity: 1, key: 0, is_open: false, run: transaction::exec },
-    Command { name: "discard", arity: 1, key: 0, is_open: false, run: transaction::discard },
-    Command { name: "cluster", arity: -2, key: 0, is_open: false, run: cluster::cluster },
-    Command { name: "readonly", arity: 1, key: 0, is_open: false, run: cluster::read_mode },
-    Command { name: "readwrite", arity: 1, key: 0, is_open: false, run: cluster::read_mode },
-    Command { name: "ping", arity: -1, key: 0, is_open: false, run: ping },
-    Command { name: "echo", arity: 2, key: 0, is_open: false, run: echo },
-    Command { name: "select", arity: 2, key: 0, is_open: false, run: select },
-    Command { name: "hello", arity: -1, key: 0, is_open: true, run: handshake::hello },
-    Command { name: "auth", arity: -2, key: 0, is_open: true, run: handshake::auth },
-    Command { name: "client", arity: -2, key: 0, is_open: false, run: handshake::client },
-    Command { name: "info", arity: -1, key: 0, is_open: false, run: handshake::info },
-    Command { name: "command", arity: -1, key: 0, is_open: false, run: command },
-    Command { name: "reset", arity: 1, key: 0, is_open: true, run: reset },
-    Command { name: "quit", arity: -1, key: 0, is_open: true, run: quit },
+    Command { name: "cl.throttle", arity: -1, key: 1, need: Need::Check, run: cl_throttle },
+    Command { name: "tg.check", arity: -3, key: 2, need: Need::Check, run: tg_check },
+    Command { name: "del", arity: -2, key: 1, need: Need::Operate, run: keys::forget },
+    Command { name: "unlink", arity: -2, key: 1, need: Need::Operate, run: keys::forget },
+    Command { name: "exists", arity: -2, key: 1, need: Need::Usage, run: keys::exists },
+    Command { name: "ttl", arity: 2, key: 1, need: Need::Usage, run: keys::time_to_live },
+    Command { name: "multi", arity: 1, key: 0, need: Need::Known, run: transaction::multi },
+    Command { name: "exec", arity: 1, key: 0, need: Need::Known, run: transaction::exec },
+    Command { name: "discard", arity: 1, key: 0, need: Need::Known, run: transaction::discard },
+    Command { name: "cluster", arity: -2, key: 0, need: Need::Known, run: cluster::cluster },
+    Command { name: "readonly", arity: 1, key: 0, need: Need::Known, run: cluster::read_mode },
+    Command { name: "readwrite", arity: 1, key: 0, need: Need::Known, run: cluster::read_mode },
+    Command { name: "ping", arity: -1, key: 0, need: Need::Known, run: ping },
+    Command { name: "echo", arity: 2, key: 0, need: Need::Known, run: echo },
+    Command { name: "select", arity: 2, key: 0, need: Need::Known, run: select },
+    Command { name: "hello", arity: -1, key: 0, need: Need::Nothing, run: handshake::hello },
+    Command { name: "auth", arity: -2, key: 0, need: Need::Nothing, run: handshake::auth },
+    Command { name: "client", arity: -2, key: 0, need: Need::Known, run: handshake::client },
+    Command { name: "info", arity: -1, key: 0, need: Need::Known, run: handshake::info },
+    Command { name: "command", arity: -1, key: 0, need: Need::Known, run: command },
+    Command { name: "reset", arity: 1, key: 0, need: Need::Nothing, run: reset },
+    Command { name: "quit", arity: -1, key: 0, need: Need::Nothing, run: quit },
 ];
 
 /// The command of that name, in any case.
@@ -71,13 +73,13 @@ pub(super) fn run(session: &mut Session, words: &Words<'_>, replies: &mut Replie
 /// The command, if the client may run it with so many words.
 fn permitted(session: &mut Session, words: &Words<'_>) -> Result<&'static Command, Refusal> {
     let command = find(&words[0]).ok_or_else(|| unknown(words))?;
-    if !command.is_open {
-        let permitted = session.permit();
-        permitted.map_err(|reason| {
-            session.service.refusals.refused(reason, session.service.caller);
-            Refusal::NoAuth
-        })?;
-    }
+    session.permit(command.need).map_err(|rejected| {
+        session.refuse(&rejected);
+        match (&rejected.token, rejected.reason.is_unknown_caller()) {
+            (_, true) => Refusal::NoAuth,
+            (name, false) => Refusal::NoPermission(name.clone().unwrap_or("default".into()), command.name),
+        }
+    })?;
     let count = i64::try_from(words.len()).unwrap_or(i64::MAX);
     if count < -command.arity || command.arity > 0 && count != command.arity {
         return Err(Refusal::Arity(command.name));
@@ -97,12 +99,15 @@ fn unknown(words: &Words<'_>) -> Refusal {
     Refusal::text(format!("ERR unknown command '{}', with args beginning with: {arguments}", shown(&words[0])))
 }
 
-fn cl_throttle(_: &mut Session, words: &Words<'_>, _: &mut Replies<'_>) -> Ran {
+fn cl_throttle(session: &mut Session, words: &Words<'_>, _: &mut Replies<'_>) -> Ran {
+    session.permit_policy(THROTTLE)?;
     throttle::check(words).map(|(check, limit)| Outcome::Check(check, Form::Throttle(limit)))
 }
 
-fn tg_check(_: &mut Session, words: &Words<'_>, _: &mut Replies<'_>) -> Ran {
-    policy_check::check(words).map(|check| Outcome::Check(check, Form::Policy))
+fn tg_check(session: &mut Session, words: &Words<'_>, _: &mut Replies<'_>) -> Ran {
+    let check = policy_check::check(words)?;
+    session.permit_policy(&check.policy)?;
+    Ok(Outcome::Check(check, Form::Policy))
 }
 
 fn ping(_: &mut Session, words: &Words<'_>, replies: &mut Replies<'_>) -> Ran {

@@ -108,7 +108,11 @@ async fn answer(session: &Session, mut turn: Turn, out: &mut Vec<u8>) {
     let answers = match traced {
         None => turn.decide(&service.engine).await,
         Some(traced) => {
-            let answers = Box::pin(traced.within(turn.decide(&service.engine))).await;
+            let deciding = async {
+                session.token_name().into_iter().for_each(traces::called_by);
+                turn.decide(&service.engine).await
+            };
+            let answers = Box::pin(traced.within(deciding)).await;
             traced.end(None);
             answers
         }

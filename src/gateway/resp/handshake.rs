@@ -6,7 +6,7 @@ use super::decode::{Words, number};
 use super::outcome::{Outcome, Ran, Refusal, help, shown, unknown_subcommand};
 use super::reply::{Replies, Version};
 use super::session::{Replying, Session};
-use crate::access::Refused;
+use crate::access::Need;
 
 const OPEN: &str = "ERR AUTH <password> called without any password configured for the default user. \
                     Are you sure your configuration is correct?";
@@ -37,8 +37,8 @@ pub(super) fn hello(session: &mut Session, words: &Words<'_>, replies: &mut Repl
             _ => return Err(Refusal::text(format!("ERR Syntax error in HELLO option '{}'", shown(option)))),
         };
     }
-    session.permit().map_err(|reason| {
-        refused(session, reason);
+    session.permit(Need::Known).map_err(|rejected| {
+        session.refuse(&rejected);
         Refusal::Text(HELLO_NO_AUTH.into())
     })?;
     session.name = name.unwrap_or(std::mem::take(&mut session.name));
@@ -80,14 +80,10 @@ pub(super) fn auth(session: &mut Session, words: &Words<'_>, replies: &mut Repli
 }
 
 fn authenticate(session: &mut Session, password: &[u8]) -> Result<(), Refusal> {
-    session.authenticate(password).map_err(|reason| {
-        refused(session, reason);
+    session.authenticate(password).map_err(|rejected| {
+        session.refuse(&rejected);
         Refusal::Text(WRONG_PASS.into())
     })
-}
-
-fn refused(session: &Session, reason: Refused) {
-    session.service.refusals.refused(reason, session.service.caller);
 }
 
 const HELP: &[&str] = &[

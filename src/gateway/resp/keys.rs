@@ -20,8 +20,6 @@ use crate::limit::time::{Micros, seconds_up};
 /// `TTL` of a key without a debt.
 const MISSING: i64 = -2;
 
-const NO_PERMISSION: &str = "NOPERM User default has no permissions to run the";
-
 /// Why an operation on keys has no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KeyError {
@@ -42,20 +40,19 @@ pub(super) enum KeyWork {
 
 /// `DEL key...` and `UNLINK key...`, with the rights of a reset.
 pub(super) fn forget(session: &mut Session, words: &Words<'_>, _: &mut Replies<'_>) -> Ran {
-    session.permit_reset().map_err(|reason| {
-        session.service.refusals.refused(reason, session.service.caller);
-        Refusal::text(format!("{NO_PERMISSION} '{}' command", String::from_utf8_lossy(&words[0]).to_lowercase()))
-    })?;
+    session.permit_policy(THROTTLE)?;
     Ok(Outcome::Keys(KeyWork::Forget(keys(words)?)))
 }
 
 /// `EXISTS key...`.
-pub(super) fn exists(_: &mut Session, words: &Words<'_>, _: &mut Replies<'_>) -> Ran {
+pub(super) fn exists(session: &mut Session, words: &Words<'_>, _: &mut Replies<'_>) -> Ran {
+    session.permit_policy(THROTTLE)?;
     Ok(Outcome::Keys(KeyWork::Exists(keys(words)?)))
 }
 
 /// `TTL key`: the seconds until its bucket is full.
-pub(super) fn time_to_live(_: &mut Session, words: &Words<'_>, _: &mut Replies<'_>) -> Ran {
+pub(super) fn time_to_live(session: &mut Session, words: &Words<'_>, _: &mut Replies<'_>) -> Ran {
+    session.permit_policy(THROTTLE)?;
     Ok(Outcome::Keys(KeyWork::TimeToLive(key(&words[1])?.into())))
 }
 

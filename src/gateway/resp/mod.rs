@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use crate::access::{Need, Reach, Refused};
+use crate::access::Reach;
 use crate::engine::Engine;
 use crate::node::{Caller, Holdings, Node, Refusals};
 use crate::reload::Reloader;
@@ -75,13 +75,5 @@ impl Service {
     #[must_use]
     pub fn with_caller(&self, caller: Caller, holdings: Arc<Holdings>) -> Self {
         Self { caller, holdings, ..self.clone() }
-    }
-
-    /// Checks whether a client with this token may make a call with such a need.
-    ///
-    /// # Errors
-    /// The reason for the rejection.
-    fn permit(&self, need: Need, token: Option<&str>) -> Result<(), Refused> {
-        self.reloader.running().access.permit(need, self.reach, || token)
     }
 }

@@ -42,6 +42,8 @@ pub(super) enum Refusal {
     Arity(&'static str),
     #[error("NOAUTH Authentication required.")]
     NoAuth,
+    #[error("NOPERM User {0} has no permissions to run the '{1}' command")]
+    NoPermission(String, &'static str),
     #[error("ERR the node is overloaded: try again later")]
     Overloaded,
 }

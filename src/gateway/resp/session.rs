@@ -1,12 +1,13 @@
 //! The state of a connection: its right to check, its name, and the version of its protocol.
 
-use std::sync::Weak;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Weak};
 
 use super::Service;
+use super::outcome::Refusal;
 use super::reply::Version;
 use super::transaction::Transaction;
-use crate::access::{Need, Refused};
+use crate::access::{Door, Need, Refused, Rejected, Token};
 use crate::config::Running;
 
 /// Whether commands get their answers, by `CLIENT REPLY`.
@@ -30,10 +31,13 @@ pub(super) struct Session {
     pub(super) transaction: Option<Box<Transaction>>,
     pub(super) replying: Replying,
     /// The password that the client has given, if it was right then.
-    token: Option<String>,
-    /// The configuration that `permitted` holds for.
+    secret: Option<String>,
+    /// The configuration that `token` is of.
     asked: Weak<Running>,
-    permitted: Result<(), Refused>,
+    /// The token of this password.
+    token: Result<Arc<Token>, Refused>,
+    /// Whether the last command needed the token.
+    by_token: bool,
 }
 
 impl Session {
@@ -46,54 +50,72 @@ impl Session {
             name: Vec::new(),
             transaction: None,
             replying: Replying::On,
-            token: None,
+            secret: None,
             asked: Weak::new(),
-            permitted: Err(Refused::NoToken),
+            token: Err(Refused::NoToken),
+            by_token: false,
         }
     }
 
-    /// Checks whether the client may check, by the tokens in force. A token is hashed once for each
-    /// configuration.
+    /// Checks whether the client may run a command with this need, by the tokens in force. A
+    /// password is hashed once for each configuration.
     ///
     /// # Errors
     /// The reason for the rejection.
-    pub(super) fn permit(&mut self) -> Result<(), Refused> {
+    pub(super) fn permit(&mut self, need: Need) -> Result<(), Rejected> {
         let running = self.service.reloader.running();
-        if !std::ptr::eq(self.asked.as_ptr(), std::sync::Arc::as_ptr(&running)) {
-            self.permitted = self.service.permit(Need::Check, self.token.as_deref());
-            if self.permitted.is_ok() {
-                self.service.holdings.note_rights(|| self.token.as_deref());
-            }
-            self.asked = std::sync::Arc::downgrade(&running);
+        if !std::ptr::eq(self.asked.as_ptr(), Arc::as_ptr(&running)) {
+            self.token = running.access.find(self.secret.as_deref()).cloned();
+            self.asked = Arc::downgrade(&running);
         }
-        self.permitted
+        let find = || self.token.as_ref().map_err(|reason| *reason);
+        self.by_token = running.access.permit(need, (Door::Resp, self.service.reach), find)?.is_some();
+        if need != Need::Nothing {
+            self.service.holdings.note_rights(|| self.secret.as_deref());
+        }
+        Ok(())
     }
 
-    /// Checks whether the client may reset keys, by the tokens in force.
-    ///
-    /// # Errors
-    /// The reason for the rejection.
-    pub(super) fn permit_reset(&self) -> Result<(), Refused> {
-        self.service.permit(Need::Admin, self.token.as_deref())
+    /// Checks whether the client may ask about this policy.
+    pub(super) fn permit_policy(&self, policy: &str) -> Result<(), Refusal> {
+        let Some(token) = self.token.as_ref().ok().filter(|_| self.by_token) else { return Ok(()) };
+        token.permit_policy(policy).map_err(|rejected| {
+            self.refuse(&rejected);
+            Refusal::text(format!("NOPERM {rejected}"))
+        })
+    }
+
+    /// Counts a rejected command.
+    pub(super) fn refuse(&self, rejected: &Rejected) {
+        self.service.refusals.refused(rejected, self.service.caller);
+    }
+
+    /// The name of the client's token.
+    pub(super) fn token_name(&self) -> Option<&str> {
+        self.token.as_ref().ok().map(|token| token.name.as_str())
     }
 
     /// Whether clients without a password may check.
     pub(super) fn is_open(&self) -> bool {
-        self.service.permit(Need::Check, None).is_ok()
+        self.service.reloader.running().access.is_open(Need::Known, self.service.reach)
     }
 
     /// Accepts a password, which must be a token unless everybody may check. A wrong one leaves the
     /// rights of the connection as they are.
-    pub(super) fn authenticate(&mut self, password: &[u8]) -> Result<(), Refused> {
-        let token = std::str::from_utf8(password).map_err(|_| Refused::UnknownToken)?;
-        self.service.permit(Need::Check, Some(token))?;
-        (self.token, self.asked) = (Some(token.to_owned()), Weak::new());
+    ///
+    /// # Errors
+    /// The reason for the rejection.
+    pub(super) fn authenticate(&mut self, password: &[u8]) -> Result<(), Rejected> {
+        let secret = std::str::from_utf8(password).map_err(|_| Refused::UnknownToken)?;
+        let access = &self.service.reloader.running().access;
+        access.permit(Need::Known, (Door::Resp, self.service.reach), || access.find(Some(secret)))?;
+        (self.secret, self.asked) = (Some(secret.to_owned()), Weak::new());
         Ok(())
     }
 
     /// The state of a new connection, with the same id.
     pub(super) fn reset(&mut self) {
-        (self.version, self.name, self.token, self.asked) = Default::default();
+        (self.version, self.name, self.secret, self.asked) = Default::default();
         (self.transaction, self.replying) = Default::default();
     }
 }

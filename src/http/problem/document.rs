@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
 use super::violations::{MAX_EXPLAINED, Violations, did_you_mean};
-use crate::access::Refused;
+use crate::access::{Refused, Rejected};
 use crate::config::{Fault, Place};
 use crate::http::answer::{self, Object};
 use crate::node::MAX_WATCHERS;
@@ -69,6 +69,11 @@ impl Problem {
         Self::invalid(violations)
     }
 
+    /// The same with these violations.
+    pub(in crate::http) fn with(self, violations: Violations) -> Self {
+        Self { violations, ..self }
+    }
+
     /// The violations of an invalid request, so that they merge with others.
     pub(in crate::http) fn into_violations(self) -> Result<Violations, Self> {
         if self.kind == ProblemType::INVALID_REQUEST { Ok(self.violations) } else { Err(self) }
@@ -126,28 +131,12 @@ impl Problem {
     }
 
     /// 401 or 403.
-    pub(in crate::http) fn refused(refused: Refused) -> Self {
-        let (kind, detail) = match refused {
-            Refused::NoToken => (ProblemType::UNAUTHORIZED, "send a token: Authorization: Bearer ..."),
-            Refused::UnknownToken => (ProblemType::UNAUTHORIZED, "the token is not known"),
-            Refused::NeedsAdmin => {
-                (ProblemType::FORBIDDEN, "this call needs an admin token, and this one is for checks")
-            }
-            Refused::NoAdminTokens => (
-                ProblemType::FORBIDDEN,
-                "this call needs an admin token, and none is configured: name auth.admin_token_files, or listen for \
-                 operators on loopback (admin_listen) without tokens",
-            ),
-            Refused::UntrustedPeer => {
-                (ProblemType::FORBIDDEN, "this gate serves only the peers in its trusted_proxies")
-            }
-            Refused::Page => (
-                ProblemType::FORBIDDEN,
-                "a page in a browser may not make this call without a token: make it without Origin and Sec-Fetch-Site, \
-                 or name auth.admin_token_files and send a token",
-            ),
-        };
-        Self::new(kind, detail)
+    pub(in crate::http) fn refused(rejected: &Rejected) -> Self {
+        match rejected.reason {
+            Refused::NoToken => Self::new(ProblemType::UNAUTHORIZED, "send a token: Authorization: Bearer ..."),
+            reason if reason.is_unknown_caller() => Self::new(ProblemType::UNAUTHORIZED, rejected.to_string()),
+            _ => Self::new(ProblemType::FORBIDDEN, rejected.to_string()),
+        }
     }
 
     /// 403: a refund by cost of more than `most` units, without the rights of a reset.

@@ -4,7 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::document::{Problem, ProblemType};
-use crate::access::Refused;
+use crate::access::{Refused, Rejected};
 use crate::config::Gates;
 use crate::engine::{CheckError, Decision, MultiCheck, Reason};
 use crate::gateway::forward_auth::Denied;
@@ -138,12 +138,12 @@ fn full(decision: &Decision) -> Vec<&str> {
 
 impl Problem {
     /// 401 or 403 for a proxy.
-    pub(in crate::http) fn refused_at_gate(refused: Refused) -> Self {
-        match refused {
+    pub(in crate::http) fn refused_at_gate(rejected: &Rejected) -> Self {
+        match rejected.reason {
             Refused::NoToken => {
                 Self::new(ProblemType::UNAUTHORIZED, "let the proxy send its token in X-Tollgate-Token")
             }
-            refused => Self::refused(refused),
+            _ => Self::refused(rejected),
         }
     }
 

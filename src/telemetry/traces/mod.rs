@@ -42,7 +42,7 @@ mod store;
 pub use check_result::{Answered, answered};
 pub use key_names::KeyNames;
 pub use part::{Part, carried, is_recorded, part, trace_id};
-pub use request::{Incoming, Protocol, Request};
+pub use request::{Incoming, Protocol, Request, called_by};
 pub use root::AnswerStatus;
 pub use settings::{InvalidVariable, Settings};
 pub use store::{SentCall, StoreSpan, Waiting, called};

@@ -10,6 +10,7 @@ use opentelemetry::trace::{SpanKind, TraceContextExt, Tracer};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::Instrument;
+use tracing::field::Empty;
 
 use super::Tracing;
 use super::root::{AnswerStatus, Root, TailSample, WallTime, end};
@@ -121,7 +122,7 @@ impl Incoming<'_> {
 
     fn log_span(&self, context: &Context) -> tracing::Span {
         let trace_id = context.span().span_context().trace_id();
-        tracing::error_span!("request", request_id = self.request_id, %trace_id)
+        tracing::error_span!("request", request_id = self.request_id, %trace_id, token = Empty)
     }
 }
 
@@ -145,6 +146,19 @@ impl Protocol {
             ],
         }
     }
+}
+
+/// Notes the name of the caller's token on the current request, and on its lines in the log.
+pub fn called_by(token: &str) {
+    Context::map_current(|context| {
+        let Some(root) = context.get::<Arc<Root>>() else { return };
+        let attribute = || KeyValue::new("tollgate.token", token.to_owned());
+        match &root.tail {
+            None => context.span().set_attribute(attribute()),
+            Some(tail) => tail.lock().unwrap_or_else(PoisonError::into_inner).attributes.push(attribute()),
+        }
+        tracing::Span::current().record("token", token);
+    });
 }
 
 impl Request {

@@ -69,7 +69,7 @@ fn keys_are_deleted_with_the_rights_of_a_reset() {
     let key = crate::support::unique("k");
     let charge = encoded(&["CL.THROTTLE", &key, "0", "1", "3600"]);
     let (del, exists) = (encoded(&["DEL", &key]), encoded(&["EXISTS", &key]));
-    let denied = "-NOPERM User default has no permissions to run the 'del' command\r\n";
+    let denied = "-NOPERM User check has no permissions to run the 'del' command\r\n";
     let by_check = door.exchange([&*encoded(&["AUTH", &check]), &charge, &del, &exists].concat());
     assert!(by_check.ends_with(&format!("{denied}:1\r\n")), "{by_check}");
     let by_admin = door.exchange([&*encoded(&["AUTH", &admin]), &del, &exists].concat());

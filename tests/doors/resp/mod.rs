@@ -17,6 +17,7 @@ mod lifecycle;
 mod malformed;
 mod numbers;
 mod protocol;
+mod scopes;
 mod traces;
 mod transactions;
 

@@ -1,0 +1,71 @@
+//! The rights of the caller of one request, as far as they depend on more than its path.
+
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+
+use super::head::bearer;
+use super::problem::{Problem, Violation, Violations};
+use crate::access::{Door, Need, Reach, Rejected, Token};
+use crate::engine::Check;
+use crate::node::{Caller, Node};
+
+/// The caller of a request that may be made.
+#[derive(Debug, Clone)]
+pub(super) struct Rights {
+    /// Its token, if the call needs one. For a check only a token that names its policies.
+    pub(super) token: Option<Arc<Token>>,
+    pub(super) caller: Caller,
+    pub(super) reach: Reach,
+}
+
+impl Rights {
+    /// # Errors
+    /// 403: the token is for other policies.
+    pub(super) fn policy(&self, node: &Node, policy: &str) -> Result<(), Problem> {
+        self.checked(node, |token| token.permit_policy(policy))
+    }
+
+    /// For calls about all policies.
+    ///
+    /// # Errors
+    /// 403: the token is for some policies.
+    pub(super) fn all_policies(&self, node: &Node) -> Result<(), Problem> {
+        self.checked(node, Token::permit_all_policies)
+    }
+
+    /// For checks that are charged together.
+    ///
+    /// # Errors
+    /// 403 with each check under another policy.
+    pub(super) fn checks(&self, node: &Node, checks: &[Check]) -> Result<(), Problem> {
+        let rejected = |check: &Check| self.token.as_ref()?.permit_policy(&check.policy).err();
+        let mut rejected = checks.iter().enumerate().filter_map(|(place, check)| Some((place, rejected(check)?)));
+        let Some((place, first)) = rejected.next() else { return Ok(()) };
+        let violation =
+            |place, rejected: &Rejected| Violation::new(format!("/checks/{place}/policy"), rejected.to_string());
+        let mut violations = Violations::from(vec![violation(place, &first)]);
+        rejected.for_each(|(place, rejected)| violations.note(|| violation(place, &rejected)));
+        Err(self.refuse(node, &first).with(violations))
+    }
+
+    /// Whether the caller may do what operators do for a key.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub(super) fn operates(&self, node: &Node, headers: &HeaderMap) -> Result<(), Rejected> {
+        let access = &node.reloader.running().access;
+        access.permit(Need::Operate, (Door::Http, self.reach), || access.find(bearer(headers))).map(drop)
+    }
+
+    fn checked(&self, node: &Node, check: impl FnOnce(&Token) -> Result<(), Rejected>) -> Result<(), Problem> {
+        let token = self.token.as_deref();
+        token.map_or(Ok(()), check).map_err(|rejected| self.refuse(node, &rejected))
+    }
+
+    /// Counts the rejection.
+    pub(super) fn refuse(&self, node: &Node, rejected: &Rejected) -> Problem {
+        node.refusals.refused(rejected, self.caller);
+        Problem::refused(rejected)
+    }
+}
