@@ -52,7 +52,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
 {{- define "tollgate.config" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $auth := $config.auth | default dict -}}
-{{- if not (or $auth.check_token_files (hasKey $auth "allow_anonymous")) -}}
+{{- $asks := or $auth.check_token_files (hasKey $auth "allow_anonymous") -}}
+{{- range $config.tokens -}}
+{{- $asks = or $asks (has "check" .scopes) -}}
+{{- end -}}
+{{- if not $asks -}}
 {{- $_ := set $auth "allow_anonymous" true -}}
 {{- end -}}
 {{- $fallback := $config.fallback | default dict -}}
