@@ -15,7 +15,7 @@ use crate::config::{
     Config, Fault, Faults, Limits, RuleSet, Running, ServerTls, Setup, TelemetryConfig, Watched, XdsConfig,
     is_standard_input,
 };
-use crate::engine::{Changes, Engine};
+use crate::engine::{Changes, Engine, Kind, Note};
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 use crate::telemetry::instrument::Count;
 
@@ -26,6 +26,9 @@ const ENDS_SOON: Micros = 3 * 86_400 * MICROS_PER_SECOND;
 
 /// The reason of a reload by a control plane, for the log.
 const RECEIVED: &str = "the control plane has sent rules";
+
+/// The author of reloads that no call asks for, in the audit.
+pub const ON_NODE: &str = "the machine of the node";
 
 /// Reloads the configuration on request. One per node.
 #[derive(Debug)]
@@ -148,13 +151,18 @@ impl Reloader {
         &self.started.limits
     }
 
-    /// Reloads the configuration; `why` is for the log. The reload continues if its caller is
-    /// dropped: another one must not begin while this one may still read.
+    /// Reloads the configuration; `why` is for the log, and `by` for the audit. The reload continues
+    /// if its caller is dropped: another one must not begin while this one may still read.
     ///
     /// # Errors
     /// There is no file, or it has faults. Then nothing has changed.
-    pub async fn reload(self: &Arc<Self>, why: &'static str) -> Result<Reloaded, ReloadError> {
-        let reloading = tokio::spawn(self.clone().load_again(why, None));
+    pub async fn reload(self: &Arc<Self>, why: &'static str, by: &str) -> Result<Reloaded, ReloadError> {
+        let (reloader, note) = (self.clone(), Note::of_node(Kind::Reload, by.to_owned(), why.to_owned()));
+        let reloading = tokio::spawn(async move {
+            let reloaded = reloader.clone().load_again(why, None).await?;
+            reloader.engine.note(note).await;
+            Ok(reloaded)
+        });
         reloading.await.unwrap_or_else(|error| Err(ReloadError::Faults(unread(&error))))
     }
 

@@ -73,7 +73,7 @@ const MODULES: &[(&str, &[&str])] = &[
     // Bounds the memory and the time that callers take.
     ("load", &["access::TokenHash", "workers::cores"]),
     // The state that all doors share: the load, the refusals, the phase.
-    ("node", &["access", "clock::Clock", "engine", "reload", "telemetry", "load"]),
+    ("node", &["access", "limit::time", "clock::Clock", "engine", "reload", "telemetry", "load"]),
     // Renders the rate limit fields, for all doors.
     ("fields", &["limit", "engine::Decision"]),
     // Maps the requests of other protocols to checks.
@@ -86,6 +86,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "access",
             "limit",
             "clock::Clock",
+            "clock::unix_micros",
             "workers::cores",
             "engine",
             "telemetry",

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{block_on, descriptors, fail, load, log, print, signals};
 use crate::clock::unix_micros;
 use crate::config::{Config, Faults, Overrides, Setup};
-use crate::reload::Reloader;
+use crate::reload::{ON_NODE, Reloader};
 use crate::serve::Server;
 
 /// A signal this soon after the first one is a repetition of it: `timeout` signals the process and
@@ -108,7 +108,7 @@ async fn end_on(mut ends: mpsc::Receiver<()>, stop: oneshot::Sender<()>) {
 async fn reload_on(mut hangup: Signal, reloader: Arc<Reloader>) {
     while hangup.recv().await.is_some() {
         // The reloader has logged the result.
-        let _ = reloader.reload("SIGHUP").await;
+        let _ = reloader.reload("SIGHUP", ON_NODE).await;
     }
     std::future::pending().await
 }

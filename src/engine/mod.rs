@@ -62,6 +62,8 @@ pub mod tally;
 
 mod denials;
 
+mod audit;
+
 mod observed;
 
 pub mod snapshot;
@@ -74,6 +76,7 @@ pub use crate::access::Door;
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
 pub use crate::store::{Health, History, Id, Meta, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth};
 pub use answer::{Answer, CheckError};
+pub use audit::{Kind, Note};
 pub use candidates::{CandidateTally, Comparison};
 pub use check::Check;
 pub use decision::{Binding, Cause, Decision, Fallback, Reason, Source};

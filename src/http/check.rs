@@ -12,7 +12,8 @@ use super::request::refund::{self, RefundRequest};
 use super::request::{explain, parse, query};
 use super::rights::Rights;
 use super::shed::{permit, permit_heavy, refuse_unread};
-use crate::engine::{Check, Door, Refund};
+use crate::access::Scope;
+use crate::engine::{Check, Door, Kind, Note, Refund};
 use crate::node::{LIGHT, Load, Node};
 
 /// The largest body of any other call, bytes.
@@ -128,14 +129,23 @@ pub(super) async fn refund(
     let (request, ()) = read(&node, &head, body, refund::refund, query::none).await?;
     let RefundRequest { policy, key, charge } = request;
     rights.policy(&node, &policy)?;
-    if let (Refund::Cost(cost), Err(rejected)) = (&charge, rights.operates(&node, &head.headers)) {
+    let mut by_operator = rights.token.as_ref().is_some_and(|token| !token.has(Scope::Check));
+    if let Refund::Cost(cost) = &charge {
         let most = node.engine.largest_charge(&policy, &key).map_err(|error| node.refused(&error))?;
         if *cost > most {
-            node.refusals.refused(&rejected, rights.caller);
-            return Err(Problem::refund_too_large(most));
+            by_operator = true;
+            rights.operates(&node, &head.headers).map_err(|rejected| {
+                node.refusals.refused(&rejected, rights.caller);
+                Problem::refund_too_large(most)
+            })?;
         }
     }
     let refunded = node.engine.refund(&policy, &key, charge, Door::Http).await.map_err(|error| node.refused(&error))?;
+    if by_operator {
+        let reason = Some(format!("{} units given back", refunded.refunded));
+        let note = Note::of_key(Kind::Refund, rights.author(), &policy, &key);
+        node.engine.note(Note { reason, ..note }).await;
+    }
     Ok(answer::refunded(&key, &refunded))
 }
 

@@ -26,8 +26,9 @@ use super::request::query::{self, SHOWN};
 use super::rights::Rights;
 use super::top::{keys, shows_keys, write_heaviest, write_key};
 use crate::access::TokenHash;
+use crate::clock::unix_micros;
 use crate::engine::snapshot::{ShardState, Snapshot, StoreState};
-use crate::engine::{ServerInfo, ServerWatch};
+use crate::engine::{Kind, Note, ServerInfo, ServerWatch};
 use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND};
 use crate::live::rings::Second;
 use crate::node::{Event, Node, Subscriber};
@@ -64,14 +65,20 @@ pub(super) async fn live(
     let token = access.find(bearer(&headers)).ok().cloned();
     // Without admin tokens every caller counts as an operator.
     let is_operator = !access.has_operators() || token.as_ref().is_some_and(|token| token.is_of_operator());
+    let name = token.as_ref().map(|token| token.name.clone());
     let secret = bearer(&headers).map(TokenHash::of);
     let subscriber = Subscriber { in_clear, is_operator, secret, token, access };
-    let load = node.load.clone();
-    let joining = load.read(move || node.watchers.join(subscriber, || first(&node)));
+    let (load, joined) = (node.load.clone(), node.clone());
+    let joining = load.read(move || joined.watchers.join(subscriber, || first(&joined)));
     let ((first, watch), events) = match joining.await {
         Ok(joined) => joined.ok_or_else(Problem::too_many_watchers)?,
         Err(error) => return Ok(panicked(Box::new(error))),
     };
+    let address = rights.caller.address;
+    if let Some(name) = name.filter(|name| node.watchers.is_login(name, address, unix_micros())) {
+        let from = address.map_or_else(|| "an unknown address".to_owned(), |address| address.to_string());
+        node.engine.note(Note::of_node(Kind::Login, name, format!("the live view from {from}"))).await;
+    }
     let mut response = Response::new(stream(first, events, HEARTBEAT, watch));
     let fields = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     response.headers_mut().extend(fields.map(|(name, value)| (name, HeaderValue::from_static(value))));

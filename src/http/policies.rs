@@ -118,9 +118,17 @@ fn write_counts(object: &mut Object<'_>, list: &str, counts: Option<Counts>) {
     });
 }
 
-pub(super) async fn reload(State(node): State<Node>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
+pub(super) async fn reload(
+    State(node): State<Node>,
+    Extension(rights): Extension<Rights>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
     query::none(query.as_deref()).map_err(Problem::invalid)?;
-    let reloaded = node.reloader.reload("asked to").await.map_err(|error| Problem::not_reloaded(&error))?;
+    let reloaded = node
+        .reloader
+        .reload("asked to", &rights.author())
+        .await
+        .map_err(|error| Problem::not_reloaded(&error))?;
     let policies = node.engine.policies();
     Ok(answer::object(|object| {
         write_origin(object, &policies);

@@ -10,6 +10,9 @@ use crate::access::{Door, Need, Reach, Rejected, Token};
 use crate::engine::Check;
 use crate::node::{Caller, Node};
 
+/// The author of an act that needs no token.
+const NO_TOKEN: &str = "a caller without a token";
+
 /// The caller of a request that may be made.
 #[derive(Debug, Clone)]
 pub(super) struct Rights {
@@ -61,6 +64,11 @@ impl Rights {
     fn checked(&self, node: &Node, check: impl FnOnce(&Token) -> Result<(), Rejected>) -> Result<(), Problem> {
         let token = self.token.as_deref();
         token.map_or(Ok(()), check).map_err(|rejected| self.refuse(node, &rejected))
+    }
+
+    /// The caller in the audit.
+    pub(super) fn author(&self) -> String {
+        self.token.as_ref().map_or_else(|| NO_TOKEN.to_owned(), |token| token.name.clone())
     }
 
     /// Counts the rejection.

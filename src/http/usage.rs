@@ -9,7 +9,7 @@ use super::answer::{self, Object};
 use super::problem::Problem;
 use super::request::query;
 use super::rights::Rights;
-use crate::engine::{Door, History, TickCounts, Usage};
+use crate::engine::{Door, History, Kind, Note, TickCounts, Usage};
 use crate::limit::time::MICROS_PER_MILLI;
 use crate::node::Node;
 
@@ -69,5 +69,6 @@ pub(super) async fn reset(
         .reset(&check.policy, &check.key, Door::Http)
         .await
         .map_err(|error| node.refused(&error))?;
+    node.engine.note(Note::of_key(Kind::Reset, rights.author(), &check.policy, &check.key)).await;
     Ok(answer::decision(&check.key, &decision, |_| {}))
 }

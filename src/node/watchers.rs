@@ -5,11 +5,14 @@
 //! A reload that changes the tokens ends all subscriptions. Clients call again, and so each shows
 //! its token again.
 
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use crate::access::{Access, Token, TokenHash};
+use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
 /// The most subscribers at once.
 pub const MAX_WATCHERS: usize = 32;
@@ -23,6 +26,12 @@ const OF_A_TOKEN: usize = (MAX_WATCHERS - FOR_OPERATORS) / 2;
 /// Snapshots that may wait for a subscriber.
 const UNREAD: usize = 2;
 
+/// How long a token stays logged in after its last subscription, us.
+const LOGIN: Micros = 3_600 * MICROS_PER_SECOND;
+
+/// The most logins that a node remembers.
+const MAX_LOGINS: usize = 1024;
+
 /// A rendered snapshot, which all subscribers share.
 pub type Event = Arc<[u8]>;
 
@@ -33,6 +42,8 @@ pub struct Watchers(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     watchers: Vec<Watcher>,
+    /// When a token last logged in from an address, us.
+    logins: HashMap<(String, Option<IpAddr>), Micros>,
     is_closed: bool,
 }
 
@@ -94,9 +105,21 @@ impl Watchers {
         });
     }
 
+    /// Whether the subscription of a token from this address at `now` (us) is a login. Within an
+    /// hour of one it continues it: clients subscribe again after each fault.
+    pub fn is_login(&self, token: &str, address: Option<IpAddr>, now: Micros) -> bool {
+        let logins = &mut self.lock().logins;
+        logins.retain(|_, at| now < *at + LOGIN);
+        let is_new = !logins.contains_key(&(token.to_owned(), address));
+        if logins.len() < MAX_LOGINS || !is_new {
+            logins.insert((token.to_owned(), address), now);
+        }
+        is_new
+    }
+
     /// Ends all subscriptions.
     pub fn close(&self) {
-        *self.lock() = State { watchers: Vec::new(), is_closed: true };
+        *self.lock() = State { is_closed: true, ..State::default() };
     }
 
     /// Whether there is a subscriber.
@@ -147,6 +170,23 @@ mod tests {
         let of = |token| Subscriber { secret: Some(TokenHash::of(token)), ..Subscriber::default() };
         assert_eq!([join(&of("a")), join(&of("b")), join(&of("c"))], [12, 12, 0]);
         assert_eq!(join(&operator(true)), 8);
+    }
+
+    #[test]
+    fn subscription_is_a_login_once_an_hour() {
+        let watchers = Watchers::default();
+        let [here, there] = [1, 2].map(|last| Some(IpAddr::from([10, 0, 0, last])));
+        let minute = 60 * MICROS_PER_SECOND;
+        for (token, address, at, expected) in [
+            ("a", here, 0, true),
+            ("a", here, 50 * minute, false),
+            ("a", there, 50 * minute, true),
+            ("b", here, 50 * minute, true),
+            ("a", here, 109 * minute, false),
+            ("a", here, 170 * minute, true),
+        ] {
+            assert_eq!(watchers.is_login(token, address, at), expected, "{token} {address:?} {at}");
+        }
     }
 
     #[test]

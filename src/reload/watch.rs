@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::MissedTickBehavior;
 
-use super::Reloader;
+use super::{ON_NODE, Reloader};
 use crate::config::Watched;
 
 /// The interval of the looks. A changed file is loaded at the look after the one that sees the
@@ -44,7 +44,7 @@ impl Reloader {
             } else if changing.as_ref().is_some_and(|before| is_whole(&looked, before, looks)) {
                 (changing, looks) = (None, 0);
                 // `reload` logs the faults.
-                let _ = self.reload(WHY).await;
+                let _ = self.reload(WHY, ON_NODE).await;
             } else {
                 (changing, looks) = (Some(looked), looks + 1);
             }

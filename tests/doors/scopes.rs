@@ -1,10 +1,16 @@
 //! Tokens with names at Envoy's service. `resp/scopes.rs` has those of Redis clients, and the layer
 //! `http` those of gates and of the JSON API.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::process::Command;
+
 use tollgate::access::TokenHash;
 use tonic::{Code, Status};
 
 use crate::rls::{EnvoyNode, Settings, descriptor, request};
+use crate::support::collector::{Collector, attribute};
+use crate::support::{TOLLGATE, http};
 
 const DESCRIPTORS: &str = "domain: d
 descriptors:
@@ -14,16 +20,20 @@ descriptors:
 
 /// A node with these tokens. The secret of each is its name.
 fn node(tokens: &[(&str, &str)]) -> (EnvoyNode, tempfile::TempDir) {
+    node_by(Command::new(TOLLGATE), tokens, "")
+}
+
+fn node_by(program: Command, tokens: &[(&str, &str)], more: &str) -> (EnvoyNode, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let entry = |(name, rest): &(&str, &str)| {
         let file = folder.path().join(name);
         std::fs::write(&file, TokenHash::of(name).to_string()).unwrap();
         format!("  - {{name: {name}, file: {}, {rest}}}\n", file.display())
     };
-    let more = format!("tokens:\n{}", tokens.iter().map(entry).collect::<String>());
+    let more = format!("{more}\ntokens:\n{}", tokens.iter().map(entry).collect::<String>());
     let policies = "  per-ip: {key: {type: ip}, quotas: [100 per 1h]}";
     let settings = Settings { policies, more: &more, descriptors: DESCRIPTORS, ..Settings::default() };
-    (EnvoyNode::start(&settings), folder)
+    (EnvoyNode::start_by(program, &settings), folder)
 }
 
 async fn ask(node: &EnvoyNode, entry: (&str, &str), token: &str) -> Result<(), Status> {
@@ -68,4 +78,40 @@ async fn envoys_token_may_be_for_a_policy_or_another_door() {
         assert_eq!(status.code(), code, "{token}");
         assert!(status.message().starts_with(words), "{}", status.message());
     }
+}
+
+/// The spans of all doors have the name of the caller's token, and never its secret.
+#[test]
+fn spans_have_the_name_of_the_token() {
+    let collector = Collector::start();
+    let more = "resp: {listen: 127.0.0.1:0}\ngates: {edge: {rules: [{checks: [{policy: unused, key: k}]}]}}";
+    let program = collector.tollgate(&[("OTEL_TRACES_SAMPLER", "always_on")]);
+    let (node, folder) = node_by(program, &[("shop", "scopes: [check]")], more);
+    std::fs::write(folder.path().join("shop"), TokenHash::of("a-secret").to_string()).unwrap();
+    let check = r#"{"policy": "unused", "key": "k"}"#;
+    crate::support::wait_until("the secret is in force", || {
+        http::call(&node.node.address, "POST", "/v1/check", Some("a-secret"), check).status == 200
+    });
+    let gate = http::request("GET", "/v1/gate/edge", &[("X-Tollgate-Token", "a-secret")], b"");
+    assert!([200, 429].contains(&http::exchange(&node.node.address, &gate).status));
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        ask(&node, ("ip", "192.0.2.1"), "a-secret").await.unwrap();
+    });
+    let greeting = node.node.greeting.lines().find_map(|line| line.trim().strip_prefix("RESP ")).unwrap();
+    let mut stream = TcpStream::connect(greeting.trim().split_once("://").unwrap().1).unwrap();
+    stream.write_all(b"AUTH a-secret\r\nTG.CHECK unused k\r\n").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    stream.read_to_end(&mut Vec::new()).unwrap();
+    let doors = [
+        "POST /v1/check",
+        "ANY /v1/gate/{gate}",
+        "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        "RESP",
+    ];
+    let spans = collector.wait("the spans are there", |spans| {
+        let is_there =
+            |name: &&str| spans.all().any(|span| span.name == **name && attribute(span, "tollgate.token") == "shop");
+        doors.iter().all(|name| is_there(&name))
+    });
+    assert!(!format!("{:?}", spans.0.iter().map(|received| &received.span).collect::<Vec<_>>()).contains("a-secret"));
 }

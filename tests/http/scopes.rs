@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -9,7 +10,7 @@ use tollgate::access::TokenHash;
 use tollgate::clock::unix_micros;
 
 use crate::support::events::Events;
-use crate::support::{Node, http, wait_until};
+use crate::support::{Node, TOLLGATE, http, wait_until};
 
 const POLICIES: &str = "policies:
   a: {quotas: [100 per 1h]}
@@ -259,22 +260,60 @@ fn reload_changes_the_rights_of_a_token() {
     assert_eq!(status(), [403, 200]);
 }
 
-/// The log and the metrics have the name of a token, and never its secret.
+/// A node that logs all it can into its folder.
+fn logging(folder: &TempDir) -> Node {
+    let log = fs::File::create(folder.path().join("log")).unwrap();
+    let mut program = Command::new(TOLLGATE);
+    program.stderr(log).env("RUST_LOG", "tollgate=trace");
+    Node::start_by(program, &["--config", folder.path().join("my.yaml").to_str().unwrap()])
+}
+
+fn log(folder: &TempDir) -> String {
+    fs::read_to_string(folder.path().join("log")).unwrap()
+}
+
+fn lines(folder: &TempDir, is_wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
+    log(folder).lines().filter_map(|line| serde_json::from_str(line).ok()).filter(is_wanted).collect()
+}
+
+/// The log has the name of a token, and never its secret.
 #[test]
 fn rejected_token_is_logged_by_its_name() {
     let folder = configured(&[("ci", "scopes: [check]"), ("admin", "scopes: [admin]")]);
     fs::write(folder.path().join("ci"), TokenHash::of("a-secret").to_string()).unwrap();
-    let log = fs::File::create(folder.path().join("log")).unwrap();
-    let mut program = std::process::Command::new(crate::support::TOLLGATE);
-    program.stderr(log).env("RUST_LOG", "tollgate=trace");
-    let node = Node::start_by(program, &["--config", folder.path().join("my.yaml").to_str().unwrap()]);
+    let node = logging(&folder);
     assert_eq!(call(&node, ("POST", "/v1/reload", ""), "", Some("a-secret")).status, 403);
-    let read = || fs::read_to_string(folder.path().join("log")).unwrap();
-    let rejected = || {
-        let lines: Vec<Value> = read().lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        lines.into_iter().find(|line| line["fields"]["reason"] == "needs_admin")
+    let rejected = || lines(&folder, |line| line["fields"]["reason"] == "needs_admin");
+    wait_until("the rejection is logged", || !rejected().is_empty());
+    assert_eq!(rejected()[0]["fields"]["token"], "ci");
+    assert!(!log(&folder).contains("a-secret"));
+}
+
+#[test]
+fn acts_of_operators_are_noted_with_the_name_of_their_token() {
+    let folder =
+        configured(&[("app", "scopes: [check]"), ("desk", "scopes: [read, operate]"), ("admin", "scopes: [admin]")]);
+    fs::write(folder.path().join("desk"), TokenHash::of("a-secret").to_string()).unwrap();
+    let node = logging(&folder);
+    let desk = Some("a-secret");
+    let refund = |cost: u64| format!(r#"{{"policy": "a", "key": "k", "cost": {cost}}}"#);
+    assert_eq!(call(&node, ("POST", "/v1/check", CHECK), "a", Some("app")).status, 200);
+    // This one is no act of an operator.
+    assert_eq!(call(&node, ("POST", "/v1/refund", &refund(1)), "", Some("app")).status, 200);
+    assert_eq!(call(&node, ("POST", "/v1/refund", &refund(500)), "", desk).status, 200);
+    assert_eq!(call(&node, ("DELETE", "/v1/usage?policy=a&key=k", ""), "", desk).status, 200);
+    for _ in 0..2 {
+        assert_eq!(Events::open(&node.address, "", desk).status(), 200);
+    }
+    assert_eq!(call(&node, ("POST", "/v1/reload", ""), "", Some("admin")).status, 200);
+    let noted = || {
+        let notes = lines(&folder, |line| line["target"] == "tollgate.audit");
+        let text = |note: &Value, name| note["fields"][name].as_str().unwrap_or_default().to_owned();
+        notes.iter().map(|note| ["kind", "by", "match"].map(|name| text(note, name))).collect::<Vec<_>>()
     };
-    wait_until("the rejection is logged", || rejected().is_some());
-    assert_eq!(rejected().unwrap()["fields"]["token"], "ci");
-    assert!(!read().contains("a-secret"));
+    wait_until("the last act is noted", || noted().iter().any(|[kind, ..]| kind == "Reload"));
+    let expected =
+        [["Refund", "desk", "key:k"], ["Reset", "desk", "key:k"], ["Login", "desk", ""], ["Reload", "admin", ""]];
+    assert_eq!(noted(), expected);
+    assert!(!log(&folder).contains("a-secret"));
 }

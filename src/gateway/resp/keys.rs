@@ -12,7 +12,7 @@ use super::outcome::{Outcome, Ran, Refusal, key};
 use super::reply::Replies;
 use super::session::Session;
 use crate::config::THROTTLE;
-use crate::engine::{Check, CheckError, Door, Engine, OwnQuotas};
+use crate::engine::{Check, CheckError, Door, Engine, Kind, Note, OwnQuotas};
 use crate::limit::policy::OnStoreFailure;
 use crate::limit::quota::{MAX_WINDOW, Rate};
 use crate::limit::time::{Micros, seconds_up};
@@ -33,7 +33,8 @@ pub(super) enum KeyError {
 /// An operation on keys.
 #[derive(Debug)]
 pub(super) enum KeyWork {
-    Forget(Vec<Arc<str>>),
+    /// With the author of the reset.
+    Forget(Vec<Arc<str>>, String),
     Exists(Vec<Arc<str>>),
     TimeToLive(Arc<str>),
 }
@@ -41,7 +42,7 @@ pub(super) enum KeyWork {
 /// `DEL key...` and `UNLINK key...`, with the rights of a reset.
 pub(super) fn forget(session: &mut Session, words: &Words<'_>, _: &mut Replies<'_>) -> Ran {
     session.permit_policy(THROTTLE)?;
-    Ok(Outcome::Keys(KeyWork::Forget(keys(words)?)))
+    Ok(Outcome::Keys(KeyWork::Forget(keys(words)?, session.author())))
 }
 
 /// `EXISTS key...`.
@@ -70,9 +71,9 @@ impl KeyWork {
             found.into_iter().try_fold(0, |count, found| Ok(count + i64::from(found?)))
         };
         match self {
-            Self::Forget(keys) => {
+            Self::Forget(keys, by) => {
                 let keys: HashSet<&Arc<str>> = keys.iter().collect();
-                count(join_all(keys.into_iter().map(|key| forget_one(engine, key))).await)
+                count(join_all(keys.into_iter().map(|key| forget_one(engine, key, by))).await)
             }
             Self::Exists(keys) => {
                 let exists = async |key| Ok(debt_ends(engine, key).await? > 0);
@@ -87,9 +88,12 @@ impl KeyWork {
 }
 
 /// Resets a key, and returns whether it had a debt.
-async fn forget_one(engine: &Engine, key: &Arc<str>) -> Result<bool, KeyError> {
+async fn forget_one(engine: &Engine, key: &Arc<str>, by: &str) -> Result<bool, KeyError> {
     let had_debt = debt_ends(engine, key).await? > 0;
     engine.reset(THROTTLE, key, Door::Resp).await?;
+    if had_debt {
+        engine.note(Note::of_key(Kind::Reset, by.to_owned(), THROTTLE, key)).await;
+    }
     Ok(had_debt)
 }
 

@@ -95,6 +95,11 @@ impl Session {
         self.token.as_ref().ok().map(|token| token.name.as_str())
     }
 
+    /// The client in the audit.
+    pub(super) fn author(&self) -> String {
+        self.token_name().unwrap_or("a client without a password").to_owned()
+    }
+
     /// Whether clients without a password may check.
     pub(super) fn is_open(&self) -> bool {
         self.service.reloader.running().access.is_open(Need::Known, self.service.reach)
