@@ -19,7 +19,7 @@ use super::quota::{self, Form};
 use super::section::Section;
 use super::setting::Values;
 use super::settings::policy::{ALGORITHM, ANCHOR, DURABILITY, INLINE, LOG_ENTRIES, ON_STORE_FAILURE, SHADOW, SHAPE};
-use super::settings::{key, store};
+use super::settings::{key, store, wait};
 use super::zone;
 
 /// The defaults of policies, which the sections of the node have.
@@ -45,6 +45,7 @@ pub(super) fn policy(member: &Member, defaults: Defaults) -> Option<Policy> {
     let timeout = section.read_or(&store::TIMEOUT, defaults.timeout);
     let lists = lists::lists(&section, key_type.unwrap_or_default(), form);
     let lease = lease::spec(&section, defaults.nodes);
+    let queue = section.member("wait").and_then(|node| queue(node, algorithm));
     let candidate = candidate::quotas(&section, form, ticks);
     let needs_zone = zone::is_needed(form, quotas.as_deref())
         || lists.as_ref().is_some_and(|lists| lists.needs_zone)
@@ -56,6 +57,7 @@ pub(super) fn policy(member: &Member, defaults: Defaults) -> Option<Policy> {
         shadow: section.read(&SHADOW),
         inline: section.read(&INLINE),
         zone: form.zone(),
+        queue,
         ..Options::default()
     };
     let (name, algorithm, quotas, key_type) = (name?, algorithm?, quotas?, key_type?);
@@ -107,6 +109,16 @@ fn on_store_failure(node: Option<&Node>, durability: Option<Durability>) -> Opti
         ));
     }
     Some(mode)
+}
+
+/// The most units in line. Only a token bucket has one.
+fn queue(node: &Node, algorithm: Option<Algorithm>) -> Option<u64> {
+    if algorithm.is_some_and(|algorithm| algorithm != Algorithm::TokenBucket) {
+        node.note("`wait` is for token buckets: add `algorithm: token-bucket`");
+    }
+    let section = node.section(&wait::SHAPE);
+    section.required("queue", "`wait` needs a `queue`, such as `wait: {queue: 200}`")?;
+    section.checked(&wait::QUEUE)
 }
 
 fn key_type(node: &Node) -> Option<KeyType> {

@@ -350,9 +350,16 @@ settings! {
         /// Each node buys units and spends them in its memory ([page](leases.md)). Not with `inline`
         /// or `shared`.
         LEASE = "lease": Own("`{span: ..., nodes: ...}`", "none");
+        /// Bounds the line of checks with `wait_ms` ([page](waiting.md)). Only for `token-bucket`.
+        WAIT = "wait": Own("`{queue: ...}`", "none");
         /// `replica`: a check is allowed only after a replica acknowledges the charge. Without
         /// Redis no replica exists: the node warns at the start, and allows without one.
         DURABILITY = "durability": Choice<Durability>(Durability::WORDS, Durability::Primary);
+    }
+
+    wait("", " of a line", "{queue: 200}") {
+        /// The most units of allowed checks that have not started.
+        QUEUE = "queue": Integer(1..=MAX_UNITS, 1);
     }
 
     lease("", " of a lease", "{span: auto}") {

@@ -29,6 +29,8 @@ pub enum CheckError {
     UnwantedQuotas,
     #[error("the quotas of the request are wrong")]
     InvalidQuotas(Vec<QuotaFault>),
+    #[error("{0}")]
+    CannotWait(&'static str),
     #[error("at this rate such a burst cannot be counted exactly")]
     InexactBucket,
     /// The policy's `on_store_failure` is `error`.

@@ -14,6 +14,7 @@ use super::fallback::FallbackAnswer;
 use super::inline::OwnQuotas;
 use super::store_call::StoreCall;
 use super::tally::Operation;
+use super::waiting::may_wait;
 use super::{Decision, Door, Engine};
 use crate::config::Policies;
 use crate::deadline::within;
@@ -40,6 +41,9 @@ pub struct Check {
     pub over: Over,
     /// Only decides, without a charge: an allowed look is no permission.
     pub look: bool,
+    /// The longest wait for a start, us, 1 to 3.6 x 10^9. The charge counts from the start on. Only
+    /// token buckets have such an instant.
+    pub wait: Option<Micros>,
     /// The check's own quotas, for policies that accept them.
     pub quotas: Option<OwnQuotas>,
     /// How the check reached the node.
@@ -52,13 +56,13 @@ impl Check {
     /// A check with nothing but the required members.
     pub fn new(policy: String, key: impl Into<Arc<str>>, cost: u64, door: Door) -> Self {
         let (key, meta, id, over, look) = (key.into(), None, None, Over::Deny, false);
-        Self { policy, key, cost, meta, id, over, look, quotas: None, door, within: None }
+        Self { policy, key, cost, meta, id, over, look, wait: None, quotas: None, door, within: None }
     }
 
-    /// Whether one call may decide it with others. A check with an id, a drain or a look has its
-    /// own call.
+    /// Whether one call may decide it with others. A check with an id, a drain, a look or a wait has
+    /// its own call.
     pub(super) fn is_plain(&self) -> bool {
-        self.id.is_none() && self.over == Over::Deny && !self.look
+        self.id.is_none() && self.over == Over::Deny && !self.look && self.wait.is_none()
     }
 }
 
@@ -126,13 +130,18 @@ impl Engine {
         self.finish(resolved, answer, now)
     }
 
-    /// Decides a check that needs a call of its own, until `until` (us): one with an id, a drain,
-    /// or a look.
+    /// Decides a check that needs a call of its own, until `until` (us): one with an id, a drain, a
+    /// look or a wait.
     pub(super) async fn check_alone(&self, resolved: &Resolved, check: &Check, until: Micros) -> Answer {
-        match &check.id {
+        let answer = match &check.id {
             Some(id) => self.check_with_id(resolved, check, id, until).await,
             None if check.look => self.look_ahead(resolved, check.cost, until).await,
+            None if check.wait.is_some() => self.wait_in_line(resolved, check, until).await,
             None => self.drain(resolved, check, until).await,
+        };
+        match check.wait {
+            Some(_) => answer.map(|decision| self.told_to_start(decision)),
+            None => answer,
         }
     }
 
@@ -185,6 +194,9 @@ impl Engine {
             // A check's own quotas beat an override.
             Applied::Counted(policy) => (own.as_ref().unwrap_or(policy), None),
         };
+        if check.wait.is_some() {
+            may_wait(policy)?;
+        }
         let (subject, within) = (self.subject(policy, key), check.within);
         Ok(Resolved { subject, listed, door: check.door, within, operation: None })
     }

@@ -33,6 +33,8 @@ pub struct Decision {
     pub refunded: bool,
     /// For a drain: the units that each quota took; empty if no counter decided.
     pub parts: Option<Box<Parts>>,
+    /// For an allowed check that waits: the time until its start, us.
+    pub start_after: Option<Micros>,
 }
 
 impl Decision {
@@ -53,6 +55,7 @@ impl Decision {
             replayed: false,
             refunded: false,
             parts: None,
+            start_after: None,
         }
     }
 
@@ -70,6 +73,7 @@ impl Decision {
             binding: binding(&verdict.quotas, verdict.binding),
             quotas: verdict.quotas,
             parts: verdict.parts,
+            start_after: (verdict.start_after > 0).then_some(verdict.start_after),
             ..Self::uncounted(policy, verdict.cost, Source::Store, reason)
         }
     }
@@ -160,7 +164,7 @@ impl Decision {
     }
 
     /// Whether counters decided: the store's, a known denial, or this node's share.
-    fn is_by_counters(&self) -> bool {
+    pub(super) fn is_by_counters(&self) -> bool {
         match self.source {
             Source::Store | Source::Prefilter | Source::Lease => true,
             Source::Fallback => self.fallback.is_some_and(|fallback| fallback.mode == OnStoreFailure::Local),

@@ -49,7 +49,7 @@ impl Engine {
         answer
     }
 
-    async fn ask_store(&self, resolved: &Resolved, work: Work, metas: &[Meta], until: Micros) -> Answer {
+    pub(super) async fn ask_store(&self, resolved: &Resolved, work: Work, metas: &[Meta], until: Micros) -> Answer {
         let (subject, now) = (&resolved.subject, self.clock.now());
         if let [cost] = work.asked()
             && let Some(decision) = resolved.decide_by_list(*cost)

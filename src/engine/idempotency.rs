@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::answer::{Answer, missing_answer, only_verdict, unexpected_reply};
 use super::check::{Resolved, metas};
-use super::{Check, CheckError, Decision, Engine};
+use super::{Check, CheckError, Decision, Engine, waiting};
 use crate::limit::time::Micros;
 use crate::store::{Charged, Done, Id, Over, Subject, Work};
 
@@ -14,7 +14,7 @@ impl Engine {
     pub(super) async fn check_with_id(&self, resolved: &Resolved, check: &Check, id: &Id, until: Micros) -> Answer {
         let since = self.clock.now();
         let decided = match check.over {
-            Over::Deny if id.is_new() => self.decide_locally(resolved, check.cost, since),
+            Over::Deny if id.is_new() => self.decide_wait_locally(resolved, check, since),
             _ => resolved.decide_by_list(check.cost),
         };
         let answer = match decided {
@@ -33,8 +33,11 @@ impl Engine {
 
     async fn charge_once(&self, resolved: &Resolved, check: &Check, id: &Id, left: Duration) -> Answer {
         let (subject, cost) = (&resolved.subject, check.cost);
-        let (work, metas) =
-            (Work::Once { id: id.clone(), cost, over: check.over }, metas(subject, std::iter::once(check)));
+        let metas = metas(subject, std::iter::once(check));
+        let work = match check.wait {
+            Some(wait) => waiting::work(resolved, check, Some(id), wait),
+            None => Work::Once { id: id.clone(), cost, over: check.over },
+        };
         let question = self.prefilter.question(self.store.slot(subject), self.clock.now());
         match self.run_within(subject, work.clone(), &metas, left).await {
             Ok(Done::Charged(charged)) => {
@@ -61,6 +64,8 @@ impl Engine {
     /// back.
     fn is_outdated(&self, resolved: &Resolved, check: &Check) -> bool {
         match check.over {
+            // A place in line contradicts no denial.
+            Over::Deny if check.wait.is_some() => false,
             Over::Deny => self.decide_locally(resolved, check.cost, self.clock.now()).is_some(),
             Over::Drain => self.prefilter.knows(resolved.subject.fingerprint),
         }

@@ -84,6 +84,9 @@ impl Engine {
         metrics.check_duration = durations
             .map(|(source, histogram)| (labels("source", source.name()), histogram.read(MICROS)))
             .collect();
+        if let Some(waits) = self.tally.waits() {
+            metrics.waits = single(waits.read(MICROS));
+        }
         let fallbacks = self.tally.fallbacks();
         metrics.fallback = fallbacks
             .map(|(mode, cause, count)| (vec![("mode", mode.name().into()), ("cause", cause.name().into())], count))

@@ -60,6 +60,8 @@ pub mod reload_policies;
 
 pub mod tally;
 
+mod waiting;
+
 mod denials;
 
 mod audit;

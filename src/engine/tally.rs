@@ -15,7 +15,7 @@ use crate::limit::time::Micros;
 use crate::live::recent::Sampler;
 use crate::live::recorders::Recorders;
 use crate::store::StoreError;
-use crate::telemetry::instrument::{Count, Histogram};
+use crate::telemetry::instrument::{Count, Histogram, WAITS};
 use crate::telemetry::limiter::Limiter;
 
 /// Maximum number of removed policies whose counts stay, about 30 MB.
@@ -84,6 +84,8 @@ pub struct Tally {
     /// Log limiter for failed refunds and resets.
     pub not_refunded: Limiter,
     pub prefilter_denials: Count,
+    /// us until the start of allowed checks that wait; absent before the first.
+    waits: OnceLock<Histogram>,
     /// The policies with series of their own, by name.
     labelled: Mutex<HashSet<Arc<str>>>,
     /// Denied keys, and slow or denied checks.
@@ -161,6 +163,16 @@ impl Tally {
     pub(super) fn operated(&self, policy: &str, operation: Operation, is_done: bool) {
         let completion = if is_done { Completion::Done } else { Completion::Failed };
         self.policy(policy).operations[operation as usize][completion as usize].add(1);
+    }
+
+    /// Counts the time until the start of an allowed check that waits, us.
+    pub(super) fn waited(&self, span: Micros) {
+        self.waits.get_or_init(|| Histogram::new(WAITS)).observe(span, 1);
+    }
+
+    /// Waits of allowed checks, if any waited.
+    pub(super) fn waits(&self) -> Option<&Histogram> {
+        self.waits.get()
     }
 
     /// Returns the number of suppressed failures if the log may report this one at `now` (us). A

@@ -82,6 +82,9 @@ pub(super) fn members(object: &mut Object<'_>, key: &str, decision: &Decision) {
     if let Some(owed) = decision.owed() {
         object.number("owed", owed);
     }
+    if let Some(start_after) = decision.start_after {
+        object.number("start_in_ms", millis_up(start_after));
+    }
     object.optional("limit", quota.map(|quota| quota.limit.get()));
     object.optional("remaining", binding.map(|binding| binding.remaining));
     object.optional("retry_after_ms", millis(decision.retry_after));

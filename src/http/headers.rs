@@ -114,6 +114,7 @@ pub(super) mod tests {
             replayed: false,
             refunded: false,
             parts: None,
+            start_after: None,
         }
     }
 

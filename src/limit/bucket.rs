@@ -38,17 +38,27 @@ pub struct Carried {
 }
 
 impl TokenBucket {
-    /// The debt at `now`. If the clock stepped back, it includes the debt repaid since `now`.
+    /// The debt at `now`. If the clock stepped back, it includes the debt repaid since `now`. A
+    /// carried debt ends when its writer's rate has repaid it.
     fn debt_at(&self, terms: Terms, now: Micros) -> u64 {
         match now.checked_sub(self.at) {
             _ if self.debt == 0 => 0,
+            _ if self.carried.as_ref().is_some_and(|carried| now >= carried.until) => 0,
             Some(since) => self.debt.saturating_sub(terms.repaid.saturating_mul(since)),
             None => self.debt.saturating_add(terms.repaid.saturating_mul(self.at - now)),
         }
     }
 
-    /// Whole units in the bucket at `now`.
+    /// The first instant from `now` on at which a charge may start: after the last place in line.
+    fn open_at(&self, now: Micros) -> Micros {
+        self.ledger.as_ref().map_or(now, |ledger| ledger.line.max(now))
+    }
+
+    /// Whole units in the bucket at `now`. Nothing remains beside a line.
     pub fn remaining(&self, quota: &Quota, now: Micros) -> u64 {
+        if self.open_at(now) > now {
+            return 0;
+        }
         let terms = Terms::of_quota(quota);
         let capacity = quota.limit.get().saturating_mul(terms.price);
         capacity.saturating_sub(self.debt_at(terms, now)) / terms.price
@@ -58,16 +68,49 @@ impl TokenBucket {
     pub fn drainable(&self, quota: &Quota, now: Micros) -> u64 {
         let terms = Terms::of_quota(quota);
         let most = quota.limit.get().saturating_mul(2 * terms.price);
-        most.saturating_sub(self.debt_at(terms, now)) / terms.price
+        most.saturating_sub(self.debt_at(terms, self.open_at(now))) / terms.price
     }
 
-    /// Charges an admitted cost.
+    /// Charges an admitted cost, or a drain. Beside a line it is owed after the last place, so it
+    /// moves no place.
     pub fn charge(&mut self, quota: &Quota, now: Micros, cost: u64) {
+        self.charge_at(quota, now, self.open_at(now), cost);
+    }
+
+    /// Makes the latest charge, which starts at `start` (us), the last place in line. Every quota of
+    /// the policy has the same last place.
+    pub fn take_place(&mut self, now: Micros, start: Micros) -> Entry {
+        let entry = self.note(now, 0);
+        self.ledger.get_or_insert_default().line = start;
+        entry
+    }
+
+    /// Charges an admitted cost that starts at `start`, us.
+    pub fn charge_at(&mut self, quota: &Quota, now: Micros, start: Micros, cost: u64) {
         let terms = Terms::of_quota(quota);
-        let owed = self.debt_at(terms, now);
+        let owed = self.debt_at(terms, start);
         self.ledger = self.kept_ledger(owed, now);
         self.settle();
-        (self.at, self.debt) = (now, owed + cost * terms.price);
+        (self.at, self.debt) = (start, owed + cost * terms.price);
+    }
+
+    /// Units in line that have not started at `now`: those that the bucket must still repay before
+    /// the next charge, rounded up.
+    pub fn in_line(&self, quota: &Quota, now: Micros) -> u64 {
+        if self.open_at(now) == now {
+            return 0;
+        }
+        let terms = Terms::of_quota(quota);
+        let capacity = quota.limit.get().saturating_mul(terms.price);
+        self.debt_at(terms, now).saturating_sub(capacity).div_ceil(terms.price)
+    }
+
+    /// Time from `now` until `units` fewer are in line, us.
+    pub fn leaves_line(&self, quota: &Quota, now: Micros, units: u64) -> Micros {
+        let (terms, standing) = (Terms::of_quota(quota), self.in_line(quota, now));
+        let capacity = quota.limit.get().saturating_mul(terms.price);
+        let left = standing.saturating_sub(units).saturating_mul(terms.price).saturating_add(capacity);
+        if units == 0 { 0 } else { self.debt_at(terms, now).saturating_sub(left).div_ceil(terms.repaid) }
     }
 
     /// Converts a carried debt for good. A bucket at instant 0 was never written.
@@ -79,7 +122,7 @@ impl TokenBucket {
     /// Drops the ledger of a full bucket, since no charge owes anything then. It stays if its
     /// latest charge has this very instant, since a refund may just have cleared that charge.
     fn kept_ledger(&mut self, owed: u64, now: Micros) -> Option<Box<Ledger>> {
-        self.ledger.take().filter(|ledger| owed > 0 || ledger.last >= now)
+        self.ledger.take().filter(|ledger| owed > 0 || ledger.last.max(ledger.line) >= now)
     }
 
     /// Makes the latest charge, made at `now`, refundable.
@@ -96,8 +139,30 @@ impl TokenBucket {
         // The clock may have stepped back since the last charge or refund.
         let repaid = terms.repaid.saturating_mul(now.max(self.at).saturating_sub(at));
         let charge = cost.saturating_mul(terms.price);
+        if at > now {
+            // The charge has not started. Its place is given back if nobody stands behind it.
+            if !self.ledger.as_mut().is_some_and(|ledger| ledger.leave_line(entry)) {
+                return 0;
+            }
+            let given = self.take_back(terms, now, charge, false);
+            self.shorten_line(quota, now);
+            return given;
+        }
         let unpaid = self.ledger.as_ref().map_or(0, |ledger| ledger.unpaid(entry, charge, repaid));
         self.take_back(terms, now, unpaid, false)
+    }
+
+    /// Ends the line at the place before the one that was just given back. A place in line begins at
+    /// the first instant at which its charge fits, so the bucket owes all that it can from then on.
+    /// Before the end of the line the debt counts backward to that instant.
+    fn shorten_line(&mut self, quota: &Quota, now: Micros) {
+        let terms = Terms::of_quota(quota);
+        let room = quota.limit.get().saturating_mul(terms.price).saturating_sub(self.debt);
+        let end = now.max(self.at.saturating_sub(room / terms.repaid));
+        if let Some(ledger) = self.ledger.as_mut().filter(|_| end < self.at) {
+            self.debt += terms.repaid * (self.at - end);
+            (self.at, ledger.line) = (end, end);
+        }
     }
 
     /// Takes back up to `cost` of the debt. Returns units, rounded up.
@@ -107,6 +172,8 @@ impl TokenBucket {
     }
 
     fn take_back(&mut self, terms: Terms, now: Micros, debt: u64, by_cost: bool) -> u64 {
+        // Beside a line the refund takes effect after the last place.
+        let now = self.open_at(now);
         let owed = self.debt_at(terms, now);
         // If the clock stepped far back, the debt may exceed its maximum. The state then keeps its
         // instant.
@@ -139,15 +206,16 @@ impl TokenBucket {
         if cost > limit {
             return Wait::Never;
         }
-        let terms = Terms::of_quota(quota);
-        let (owed, bearable) = (self.debt_at(terms, now), (limit - cost) * terms.price);
-        Wait::For(self.at_most_until_end(now, owed.saturating_sub(bearable).div_ceil(terms.repaid)))
+        let (terms, open) = (Terms::of_quota(quota), self.open_at(now));
+        let (owed, bearable) = (self.debt_at(terms, open), (limit - cost) * terms.price);
+        let wait = open - now + owed.saturating_sub(bearable).div_ceil(terms.repaid);
+        Wait::For(self.at_most_until_end(now, wait))
     }
 
     /// Time from `now` until the bucket is full, us.
     pub fn reset_after(&self, quota: &Quota, now: Micros) -> Micros {
-        let terms = Terms::of_quota(quota);
-        self.at_most_until_end(now, self.debt_at(terms, now).div_ceil(terms.repaid))
+        let (terms, open) = (Terms::of_quota(quota), self.open_at(now));
+        self.at_most_until_end(now, open - now + self.debt_at(terms, open).div_ceil(terms.repaid))
     }
 
     /// A carried debt ends when the rate that wrote it has repaid it.

@@ -17,6 +17,7 @@ use std::cmp::Ordering;
 use smallvec::SmallVec;
 
 use super::bucket::{Carried, TokenBucket};
+use super::ledger::Ledger;
 use super::rate::{MAX_DEBT, Terms};
 use super::time::Micros;
 
@@ -35,7 +36,15 @@ impl TokenBucket {
             // The reader cannot express it, so its rate credits none of it.
             false => (until, MAX_DEBT),
         };
-        Self { at, debt, ledger: None, carried: Some(Box::new(Carried { until, mark })) }
+        Self { at, debt, ledger: self.kept_line(now), carried: Some(Box::new(Carried { until, mark })) }
+    }
+
+    /// A ledger that forgets all charges, but not the line: nothing starts before its last place,
+    /// whatever the rate.
+    fn kept_line(&self, now: Micros) -> Option<Box<Ledger>> {
+        let ledger = self.ledger.as_ref().filter(|ledger| ledger.line > now)?;
+        let Ledger { mark, last, line, .. } = **ledger;
+        Some(Box::new(Ledger { mark, born: last + 1, last, line, ..Ledger::default() }))
     }
 }
 

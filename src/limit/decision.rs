@@ -39,6 +39,8 @@ pub struct Verdict {
     pub quotas: QuotaStates,
     /// For a drain: the units that each quota took. A boxed list costs other verdicts less.
     pub parts: Option<Box<Parts>>,
+    /// For a check that waits: the time until its start, us. Its charge counts from then on.
+    pub start_after: Micros,
 }
 
 impl Verdict {
@@ -54,6 +56,7 @@ impl Verdict {
             binding,
             quotas,
             parts: None,
+            start_after: 0,
         }
     }
 

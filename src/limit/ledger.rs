@@ -33,12 +33,15 @@ pub struct Ledger {
     pub refunded: u64,
     /// The first number since the last refund by cost.
     pub cleared: u64,
+    /// The last place given in line ([`line`](super::line)), us; 0 if there was none.
+    pub line: Micros,
 }
 
 impl Ledger {
     /// The entry of a charge at `now`, after which the bucket has this debt.
     pub fn entry(&mut self, now: Micros, debt: u64) -> Entry {
-        self.last = now.max(self.last + 1);
+        // Within a line the numbers have no gaps, so the place before the last is known.
+        self.last = if self.line > now { self.last + 1 } else { now.max(self.last + 1) };
         if self.born == 0 {
             self.born = self.last;
         }
@@ -53,6 +56,14 @@ impl Ledger {
         let of_all = entry.debt.saturating_sub(self.refunded).saturating_sub(repaid);
         let of_charge = if entry.number < self.cleared { 0 } else { charge.saturating_sub(repaid) };
         charge.min(of_all.max(of_charge))
+    }
+
+    /// Takes back the last place of a line. Returns false for any other place: others stand behind
+    /// it.
+    pub fn leave_line(&mut self, entry: Entry) -> bool {
+        let is_last = entry.number == self.last && entry.number >= self.born;
+        self.last -= u64::from(is_last);
+        is_last
     }
 
     /// Records a refund of `debt`, by cost or of one charge.

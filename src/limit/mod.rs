@@ -53,6 +53,8 @@ pub mod decision;
 
 pub mod drain;
 
+pub mod line;
+
 pub mod refunds;
 
 pub mod slot;

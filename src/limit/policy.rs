@@ -85,6 +85,8 @@ pub struct Options {
     pub candidate: Option<Arc<Policy>>,
     /// How nodes spend units locally.
     pub lease: Option<Lease>,
+    /// The most units in line of a token bucket; without it the waits of checks alone bound it.
+    pub queue: Option<u64>,
     /// For a policy with the quotas of a request: the name under which its counters are stored.
     pub counters: Option<Box<str>>,
 }

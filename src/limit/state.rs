@@ -88,6 +88,33 @@ impl State {
         }
     }
 
+    /// Charges an admitted cost that starts at `start`, us. Only a token bucket starts one later.
+    pub fn charge_at(&mut self, quota: &Quota, now: Micros, start: Micros, cost: u64) {
+        match self {
+            Self::TokenBucket(bucket) => bucket.charge_at(quota, now, start, cost),
+            _ => self.charge(quota, now, cost),
+        }
+    }
+
+    /// Makes the latest charge refundable. One that starts at `start`, after `now`, is the last
+    /// place in line.
+    pub fn take_place(&mut self, now: Micros, start: Micros) -> Entry {
+        match self {
+            Self::TokenBucket(bucket) if start > now => bucket.take_place(now, start),
+            _ => self.note(now, 0),
+        }
+    }
+
+    /// Units in line that have not started at `now`.
+    pub fn in_line(&self, quota: &Quota, now: Micros) -> u64 {
+        if let Self::TokenBucket(bucket) = self { bucket.in_line(quota, now) } else { 0 }
+    }
+
+    /// Time from `now` until `units` fewer are in line, us.
+    pub fn leaves_line(&self, quota: &Quota, now: Micros, units: u64) -> Micros {
+        if let Self::TokenBucket(bucket) = self { bucket.leaves_line(quota, now, units) } else { 0 }
+    }
+
     /// Makes the latest charge, made at `now`, refundable. A nonzero `mark` opens a reservation
     /// until that instant, us.
     pub fn note(&mut self, now: Micros, mark: Micros) -> Entry {

@@ -122,15 +122,17 @@ impl MemoryStore {
         // Policies that share a key have ids of their own.
         let print_of = |name: &str| self.ids.fingerprint(counters_of(subject), name);
         let (print, life) = match work {
-            Work::Once { id, .. } => (Some(print_of(&id.name)), id.record_life(&subject.policy)),
             Work::RefundOnce(name) => (Some(print_of(name)), 0),
-            _ => (None, 0),
+            _ => match work.id() {
+                Some(id) => (Some(print_of(&id.name)), id.record_life(&subject.policy)),
+                None => (None, 0),
+            },
         };
         let run = |state: &mut KeyState, account: &Account| {
             let id = print.map(|print| Id { print, quotas: &account.quotas, life });
             state.run(&subject.policy, work, id, metas, self.clock.now())
         };
-        let recorded = print.filter(|_| matches!(work, Work::Once { cost: 1.., .. }));
+        let recorded = print.filter(|_| work.costs().iter().any(|cost| *cost > 0));
         let done = self.step_or_reclaim(subject, recorded, run);
         done.or_else(|full| self.without_place(subject, work, full))
     }

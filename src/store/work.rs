@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use crate::limit::decision::{Ruling, Verdict};
 pub use crate::limit::drain::Over;
 use crate::limit::history::{Charge, Note};
+pub use crate::limit::line::Line;
 use crate::limit::policy::Policy;
 use crate::limit::receipt::{LeaseReceipt, Receipt};
 use crate::limit::time::{Micros, micros};
@@ -25,6 +26,8 @@ pub enum Work {
     /// Charges a cost as `over` says unless the id's record shows an earlier charge. Without a
     /// record, cost 0 peeks and leaves none.
     Once { id: Id, cost: u64, over: Over },
+    /// Charges a cost at the first instant at which it fits, if the check waits so long.
+    Wait(Box<Waiting>),
     /// Reserves a cost, at least 1. The charge may be given back for the next `hold` us. Until then
     /// no answer about the key is final.
     Reserve { cost: u64, hold: Micros },
@@ -46,6 +49,14 @@ pub enum Work {
     /// Reads the ticks of a sliding counter that count at the instant `at`, us, and peeks by them.
     /// The embedded store reads its clock instead.
     ReadTicks { at: Micros, cost: u64 },
+}
+
+/// A check that waits for its start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    pub cost: u64,
+    pub line: Line,
+    pub id: Option<Id>,
 }
 
 /// The caller's name for one check, so that a retry charges once.
@@ -90,6 +101,7 @@ impl Work {
         match self {
             Self::Take(costs) | Self::Lease { costs, .. } => costs,
             Self::Look(_) => &[0],
+            Self::Wait(waiting) => std::slice::from_ref(&waiting.cost),
             Self::Drain(cost) | Self::Once { cost, .. } | Self::Reserve { cost, .. } => std::slice::from_ref(cost),
             Self::GiveBack(_) | Self::Return(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset => &[],
             Self::ReadLog(_) | Self::ReadTicks { .. } => &[],
@@ -106,7 +118,15 @@ impl Work {
 
     /// Whether it may charge.
     pub fn charges(&self) -> bool {
-        matches!(self, Self::Take(_) | Self::Drain(_) | Self::Once { .. } | Self::Reserve { .. } | Self::Lease { .. })
+        matches!(
+            self,
+            Self::Take(_)
+                | Self::Drain(_)
+                | Self::Once { .. }
+                | Self::Wait(_)
+                | Self::Reserve { .. }
+                | Self::Lease { .. }
+        )
     }
 
     /// How long after the decision its charges are recorded, us: [`Policy::ahead`] for checks and
@@ -123,6 +143,15 @@ impl Work {
         match self {
             Self::Take(costs) | Self::Lease { costs, .. } => costs.iter().any(|cost| *cost > 0),
             _ => self.charges(),
+        }
+    }
+
+    /// The id of a check, if it has one.
+    pub fn id(&self) -> Option<&Id> {
+        match self {
+            Self::Once { id, .. } => Some(id),
+            Self::Wait(waiting) => waiting.id.as_ref(),
+            _ => None,
         }
     }
 

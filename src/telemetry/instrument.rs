@@ -22,6 +22,9 @@ impl Count {
 pub const SPANS: &[u64] =
     &[50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000];
 
+/// Bounds for waits of callers, us: from a ms to an hour.
+pub const WAITS: &[u64] = &[1_000, 10_000, 100_000, 1_000_000, 10_000_000, 60_000_000, 600_000_000, 3_600_000_000];
+
 /// Bounds for sizes of a call: 1 to 1000 checks.
 pub const SIZES: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000];
 

@@ -20,3 +20,4 @@ mod prefilter;
 mod prose;
 mod refund_models;
 mod sliding_window;
+mod waiting;

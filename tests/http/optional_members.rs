@@ -20,7 +20,7 @@ fn null_stands_for_an_absent_member() {
     assert_eq!(ask(&node, "/v1/check", all)["remaining"], 9);
     assert_eq!(ask(&node, "/v1/check/batch", &format!(r#"{{"checks": [{all}]}}"#))["results"][0]["remaining"], 8);
     assert_eq!(ask(&node, "/v1/check/all", &format!(r#"{{"checks": [{all}]}}"#))["results"][0]["remaining"], 7);
-    for member in ["policy", "cost", "meta", "id", "id_ttl_ms", "repeated", "over", "look", "quotas"] {
+    for member in ["policy", "cost", "meta", "id", "id_ttl_ms", "repeated", "over", "look", "wait_ms", "quotas"] {
         ask(&node, "/v1/check", &format!(r#"{{"{member}": null, "key": "{member}"}}"#));
     }
     let refund = r#"{"key": "k", "policy": null, "cost": 2, "id": null}"#;

@@ -31,4 +31,5 @@ mod sliding_counter;
 mod sliding_log;
 mod sliding_window;
 mod stores_alike;
+mod waiting;
 mod window_columns;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tollgate::limit::policy::Policy;
+use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::receipt::{LeaseReceipt, Receipt};
 use tollgate::limit::time::Micros;
-use tollgate::store::{Done, Over, Work};
+use tollgate::store::{Done, Line, Over, Waiting, Work};
 
 use super::steps::{Step, steps};
 
@@ -17,6 +17,8 @@ pub enum Op {
     Look,
     Drain,
     Once(usize),
+    /// A check that waits, with an id or without.
+    Wait(usize),
     Reserve,
     GiveBack(usize),
     Lease(u64),
@@ -40,8 +42,10 @@ pub fn ops(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<(Step, Op
         1 => prop::bool::weighted(0.2).prop_map(|reset| if reset { Op::Reset } else { Op::Take }),
     ];
     let of_leases = prop_oneof![(1..20u64).prop_map(Op::Lease), any::<usize>().prop_map(Op::Return)];
+    let waits = any::<usize>().prop_map(Op::Wait);
     let op = match policy.options.lease {
         Some(_) => prop_oneof![3 => usual, 1 => of_leases].boxed(),
+        None if policy.algorithm == Algorithm::TokenBucket => prop_oneof![2 => usual, 1 => waits].boxed(),
         None => usual.boxed(),
     };
     (steps(policy, count), prop::collection::vec(op, count))
@@ -85,6 +89,7 @@ impl OpHistory {
                     Work::Once { id: id.into(), cost, over }
                 }
             },
+            Op::Wait(choice) => self.wait(step, *choice, cost),
             Op::Reserve => Work::Reserve { cost, hold: HOLD },
             Op::GiveBack(choice) => match self.receipts.len() {
                 0 => Work::Look(1),
@@ -109,6 +114,23 @@ impl OpHistory {
             },
             Op::Reset => Work::Reset,
         }
+    }
+
+    /// Waits up to some hours, with a short queue or without a bound.
+    fn wait(&mut self, step: &Step, choice: usize, cost: u64) -> Work {
+        let queue = choice.is_multiple_of(3).then_some(choice as u64 % 40);
+        let line = Line { longest: 1 << (choice % 34), queue };
+        let (cost, id) = match self.ids.get(choice % (3 * self.ids.len() + 3)) {
+            Some((id, then, _)) => (*then, Some(id.clone())),
+            None if choice.is_multiple_of(2) => (step.costs[0], None),
+            None => {
+                let id: Arc<str> = format!("id-{}", self.next).into();
+                self.next += 1;
+                self.ids.push((id.clone(), cost, Over::Deny));
+                (cost, Some(id))
+            }
+        };
+        Work::Wait(Box::new(Waiting { cost, line, id: id.map(Into::into) }))
     }
 
     pub fn note(&mut self, done: &Done) {

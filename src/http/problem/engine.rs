@@ -38,6 +38,9 @@ impl Problem {
                 Self::invalid(violations)
             }
             CheckError::InexactBucket => Self::invalid(vec![Violation::new(format!("{at}/quotas"), error.to_string())]),
+            CheckError::CannotWait(_) => {
+                Self::invalid(vec![Violation::new(format!("{at}/wait_ms"), error.to_string())])
+            }
             CheckError::StoreUnavailable(_) => Self::new(ProblemType::STORE_UNAVAILABLE, error.to_string()),
         }
     }
@@ -104,9 +107,10 @@ impl<'a> Problems<'a> {
                 Some(Problem::new(ProblemType::UNKNOWN_POLICY, "the policy is not configured"))
             }
             CheckError::InvalidQuotas(misfits) => Some(Problem::unlisted(misfits.len())),
-            CheckError::InvalidKey(_) | CheckError::UnwantedQuotas | CheckError::InexactBucket => {
-                Some(Problem::unlisted(1))
-            }
+            CheckError::InvalidKey(_)
+            | CheckError::UnwantedQuotas
+            | CheckError::CannotWait(_)
+            | CheckError::InexactBucket => Some(Problem::unlisted(1)),
         };
         match (short, self.explained.checked_sub(1)) {
             (Some(short), None) => return short,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::engine::{Id, Meta, Over};
 use crate::limit::key::check_length;
+use crate::limit::line::MAX_WAIT_MS;
 use crate::limit::time::Micros;
 
 /// The policy of a check that names none.
@@ -43,9 +44,18 @@ pub(in crate::http) fn check_id(id: &str) -> Result<(), String> {
 pub(in crate::http) fn id_life(ttl_ms: u64) -> Result<Micros, String> {
     let (least, most) = ID_TTL_MS.into_inner();
     let is_valid = (least..=most).contains(&ttl_ms);
+    is_valid.then(|| 1000 * ttl_ms).ok_or_else(|| format!("must be an integer from {least} to {most}"))
+}
+
+/// Reads `wait_ms` as the longest wait of a check, us.
+///
+/// # Errors
+/// The valid range.
+pub(in crate::http) fn wait(wait_ms: u64) -> Result<Micros, String> {
+    let is_valid = wait_ms <= MAX_WAIT_MS;
     is_valid
-        .then_some(1000 * ttl_ms)
-        .ok_or_else(|| format!("must be an integer from {least} to {most}"))
+        .then(|| 1000 * wait_ms)
+        .ok_or_else(|| format!("must be an integer from 0 to {MAX_WAIT_MS}"))
 }
 
 /// Members of a check as written, of which some exclude others.
@@ -56,6 +66,8 @@ pub(in crate::http) struct Combined {
     pub(in crate::http) look: bool,
     pub(in crate::http) over: Over,
     pub(in crate::http) cost: u64,
+    /// us; 0 waits as little as none.
+    pub(in crate::http) wait: Option<Micros>,
 }
 
 impl Combined {
@@ -65,11 +77,22 @@ impl Combined {
         match self {
             Self { id: None, id_life: Some(_), .. } => Some(("id_ttl_ms", "needs an `id`, whose record it bounds")),
             Self { id: None, repeated: true, .. } => Some(("repeated", "needs the `id` that was sent before")),
+            Self { wait: Some(_), look: true, .. } => {
+                Some(("wait_ms", "charges later, and a look never does: omit one"))
+            }
+            Self { wait: Some(_), .. } if is_drain => {
+                Some(("wait_ms", "charges later, and a drain charges at once: omit one"))
+            }
             Self { look: true, id: Some(_), .. } => Some(("look", "charges nothing, so it needs no `id`: omit one")),
             Self { look: true, cost: 0, .. } => Some(("look", "needs a cost from 1 on: a cost of 0 is never denied")),
             Self { look: true, .. } if is_drain => Some(("look", "charges nothing, and a drain always does: omit one")),
             _ => None,
         }
+    }
+
+    /// The wait, unless it is 0.
+    pub(in crate::http) fn wait(&self) -> Option<Micros> {
+        self.wait.filter(|wait| *wait > 0)
     }
 
     pub(in crate::http) fn id(&self) -> Option<Id> {

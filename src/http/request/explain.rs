@@ -13,7 +13,7 @@ use super::bounds::{Combined, DEFAULT_POLICY, MAX_ALL, MAX_BATCH};
 use super::members::Members;
 use super::quotas;
 use super::raw::{array, document, string};
-use super::values::{boolean, cost, id, id_life, key, meta, over, unwanted_over};
+use super::values::{boolean, cost, id, id_life, key, meta, over, unwanted_over, wait};
 use crate::engine::{Check, Door, Over, OwnQuotas};
 use crate::http::problem::{MAX_EXPLAINED, Problem, Violation, Violations};
 
@@ -73,6 +73,10 @@ pub(in crate::http) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
             Ok(Check { look: true, .. }) => {
                 violations.note(|| Violation::new(format!("{at}/look"), "is not taken here: ask by /v1/check"));
             }
+            Ok(Check { wait: Some(_), .. }) => {
+                let detail = "is not taken here: checks that are charged together start at once";
+                violations.note(|| Violation::new(format!("{at}/wait_ms"), detail));
+            }
             Ok(check) => checks.push(check),
             Err(faults) => violations.extend(faults),
         }
@@ -95,7 +99,7 @@ fn read_check(
     over: fn(&RawValue) -> Result<Over, String>,
     violations: Violations,
 ) -> Result<Check, Violations> {
-    let names = &["policy", "key", "cost", "meta", "id", "id_ttl_ms", "repeated", "over", "look", "quotas"];
+    let names = &["policy", "key", "cost", "meta", "id", "id_ttl_ms", "repeated", "over", "look", "wait_ms", "quotas"];
     let mut members = Members::open(value, at, names, violations)?;
     members.require("key");
     let policy = members.take("policy", string);
@@ -107,17 +111,18 @@ fn read_check(
     let repeated = members.take("repeated", boolean).unwrap_or_default();
     let over = members.take("over", over);
     let look = members.take("look", boolean).unwrap_or_default();
+    let wait = members.take("wait_ms", wait);
     let quotas = members.take("quotas", quotas::written).map(OwnQuotas::Written);
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
     let (key, meta) = (key.unwrap_or_default(), meta.flatten());
     let (cost, over) = (cost.unwrap_or(1), over.unwrap_or_default());
-    let combined = Combined { id, id_life, repeated, look, over, cost };
+    let combined = Combined { id, id_life, repeated, look, over, cost, wait };
     // A member with a fault of its own is absent here, so another fault would be a guess.
     if members.violations.is_empty()
         && let Some((name, detail)) = combined.fault()
     {
         members.violations.note(|| Violation::new(format!("{at}/{name}"), detail));
     }
-    let id = combined.id();
-    members.finish(Check { policy, key, cost, meta, id, over, look, quotas, door: Door::Http, within: None })
+    let (id, wait) = (combined.id(), combined.wait());
+    members.finish(Check { policy, key, cost, meta, id, over, look, wait, quotas, door: Door::Http, within: None })
 }

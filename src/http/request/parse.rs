@@ -48,7 +48,10 @@ pub(in crate::http) fn batch(body: &[u8]) -> Option<Vec<Item>> {
 pub(in crate::http) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
     let fits = |batch: &BatchMembers<'_>| {
         let few = batch.checks.len() <= MAX_ALL && batch.are_in_range();
-        few && batch.checks.iter().all(|check| check.0.id.is_none() && check.0.over.is_none() && !check.0.look)
+        few && batch
+            .checks
+            .iter()
+            .all(|check| check.0.id.is_none() && check.0.over.is_none() && !check.0.look && check.0.wait_ms.is_none())
     };
     match serde_json::from_slice::<Object<BatchMembers<'_>>>(body) {
         Ok(Object(batch)) if fits(&batch) => Ok(batch.checks.into_iter().map(|check| check.0.into()).collect()),
@@ -81,6 +84,8 @@ struct Members<'a> {
     repeated: bool,
     #[serde(default)]
     look: bool,
+    /// The longest wait for a start, ms.
+    wait_ms: Option<u64>,
 }
 
 fn written<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
@@ -107,29 +112,32 @@ impl Members<'_> {
             && self.meta.len() <= MAX_META_BYTES
             && self.id.as_deref().is_none_or(|id| check_id(id).is_ok())
             && self.id_ttl_ms.is_none_or(|ttl_ms| id_life(ttl_ms).is_ok())
+            && self.wait_ms.is_none_or(|wait_ms| bounds::wait(wait_ms).is_ok())
             && (self.is_common() || self.combined().fault().is_none())
     }
 
     /// Whether no member is there that another one excludes.
     fn is_common(&self) -> bool {
-        self.id_ttl_ms.is_none() && !self.repeated && !self.look
+        self.id_ttl_ms.is_none() && !self.repeated && !self.look && self.wait_ms.is_none()
     }
 
     fn combined(&self) -> Combined {
         let Self { id, repeated, look, over, cost, .. } = self;
         let id_life = self.id_ttl_ms.and_then(|ttl_ms| id_life(ttl_ms).ok());
         let (id, over) = (id.as_deref().map(Into::into), over.unwrap_or_default());
-        Combined { id, id_life, repeated: *repeated, look: *look, over, cost: *cost }
+        let wait = self.wait_ms.and_then(|wait_ms| bounds::wait(wait_ms).ok());
+        Combined { id, id_life, repeated: *repeated, look: *look, over, cost: *cost, wait }
     }
 }
 
 impl From<Members<'_>> for Check {
     fn from(members: Members<'_>) -> Self {
         let id = members.id.is_some().then(|| members.combined().id()).flatten();
+        let wait = members.wait_ms.filter(|wait_ms| *wait_ms > 0).and_then(|wait_ms| bounds::wait(wait_ms).ok());
         let Members { policy, key, cost, meta: who, over, quotas, look, .. } = members;
         let (policy, key) = (policy.into_owned(), key.into());
         let (over, quotas) = (over.unwrap_or_default(), quotas.map(OwnQuotas::Written));
-        Self { policy, key, cost, meta: meta(&who), id, over, look, quotas, door: Door::Http, within: None }
+        Self { policy, key, cost, meta: meta(&who), id, over, look, wait, quotas, door: Door::Http, within: None }
     }
 }
 

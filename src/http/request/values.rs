@@ -24,6 +24,14 @@ pub(super) fn id_life(value: &RawValue) -> Result<Micros, String> {
     }
 }
 
+pub(super) fn wait(value: &RawValue) -> Result<Micros, String> {
+    match integer(value) {
+        Some(wait_ms) => bounds::wait(wait_ms),
+        None if kind(value) == "a number" => bounds::wait(u64::MAX),
+        None => bounds::wait(u64::MAX).map_err(|range| format!("{range}, not {}", kind(value))),
+    }
+}
+
 pub(super) fn boolean(value: &RawValue) -> Result<bool, String> {
     match value.get() {
         "true" => Ok(true),

@@ -27,7 +27,7 @@ const MS: Micros = 1000;
 /// A charge with an id.
 #[derive(Debug)]
 pub(super) struct Record {
-    /// When the charge was made, us.
+    /// When the charge was made, or starts if it waits, us.
     at: Micros,
     cost: u64,
     /// How long the record is kept, ms: at most a day.
@@ -88,6 +88,11 @@ impl Record {
 
     pub(super) fn is_alive(&self, now: Micros) -> bool {
         self.at + Micros::from(self.life) * MS > now
+    }
+
+    /// Time from `now` until the charge starts, if it waits, us.
+    pub(super) fn start_after(&self, now: Micros) -> Micros {
+        self.at.saturating_sub(now)
     }
 
     /// The verdict on the charge.

@@ -6,10 +6,11 @@ use smallvec::{SmallVec, smallvec};
 
 use super::counter::{Counter, Held, carry_over};
 use super::ids::{Record, Records, SharedQuotas};
-use crate::limit::decision::{Ruling, decide, look};
+use crate::limit::decision::{Ruling, Verdict, decide, look};
 use crate::limit::drain::{Over, drain};
 use crate::limit::key::Fingerprint;
 use crate::limit::lease;
+use crate::limit::line;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::receipt::Receipt;
@@ -18,7 +19,7 @@ use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::store::Meta;
 use crate::store::Taken;
-use crate::store::work::{Charged, Done, Work, longest_life};
+use crate::store::work::{Charged, Done, Waiting, Work, longest_life};
 
 /// A key's state for each charged quota. Nearly always that is one, without notes.
 #[derive(Debug, Default)]
@@ -67,6 +68,7 @@ impl KeyState {
                 Done::Reserved(taken, receipt)
             }
             (Work::Once { cost, over, .. }, Some(id)) => self.once(policy, id, (*cost, *over), metas, now),
+            (Work::Wait(waiting), id) => self.wait(policy, id, waiting, now),
             (Work::Lease { costs, hold }, _) => self.lease(policy, costs, metas, now, *hold),
             (Work::Return(lease), _) => {
                 let is_late = now >= lease.until || self.is_forgotten(lease.made);
@@ -148,20 +150,53 @@ impl KeyState {
         metas: &[Meta],
         now: Micros,
     ) -> Done {
-        if let Some(record) = self.record(id.print).filter(|record| record.is_alive(now)) {
-            if !record.is_of(cost, over) {
-                return Done::Reused;
-            }
-            let (policy, refunded) = (decided_by(policy, &record.charged), record.refunded);
-            let verdict = record.verdict();
-            return Done::Charged(Box::new(Charged { policy, verdict, replayed: true, refunded }));
+        if let Some(replayed) = self.replayed(policy, id, (cost, over), now) {
+            return replayed;
         }
         let (taken, receipt) = self.charge(policy, now, (cost, over), metas, 0);
+        self.recorded(policy, id, taken, receipt)
+    }
+
+    /// A check that waits. Only token buckets have a line, and they store no metas.
+    fn wait(&mut self, policy: &Arc<Policy>, id: Option<Id<'_>>, waiting: &Waiting, now: Micros) -> Done {
+        let Waiting { cost, line, .. } = *waiting;
+        let known =
+            id.and_then(|id| Some((self.replayed(policy, id, (cost, Over::Deny), now)?, self.record(id.print)?)));
+        if let Some((mut replayed, record)) = known {
+            if let Done::Charged(charged) = &mut replayed {
+                charged.verdict.start_after = record.start_after(now);
+            }
+            return replayed;
+        }
+        let mut receipt = None;
+        let taken = self.with(policy, now, |states| {
+            let (ruling, made) = line::wait(policy, states, now, cost, line, id.is_some());
+            receipt = made;
+            ruling
+        });
+        match id {
+            Some(id) => self.recorded(policy, id, taken, receipt),
+            None => Done::Taken(taken),
+        }
+    }
+
+    /// The decision on an earlier check with the id, if it charged.
+    fn replayed(&self, policy: &Arc<Policy>, id: Id<'_>, (cost, over): (u64, Over), now: Micros) -> Option<Done> {
+        let record = self.record(id.print).filter(|record| record.is_alive(now))?;
+        if !record.is_of(cost, over) {
+            return Some(Done::Reused);
+        }
+        let (policy, refunded) = (decided_by(policy, &record.charged), record.refunded);
+        Some(Done::Charged(Box::new(Charged { policy, verdict: record.verdict(), replayed: true, refunded })))
+    }
+
+    /// Records a charge under its id. A denial leaves no record.
+    fn recorded(&mut self, policy: &Arc<Policy>, id: Id<'_>, taken: Taken, receipt: Option<Receipt>) -> Done {
         let (Some(receipt), Some(verdict)) = (receipt, taken.ruling.verdicts.first()) else {
             return Done::Taken(taken);
         };
         let record = Record::new(verdict, &receipt, id.quotas.of(&policy.quotas), id.life);
-        let verdict = record.verdict();
+        let verdict = Verdict { start_after: verdict.start_after, ..record.verdict() };
         self.notes.get_or_insert_default().records.insert(id.print, record);
         Done::Charged(Box::new(Charged { policy: policy.clone(), verdict, replayed: false, refunded: false }))
     }

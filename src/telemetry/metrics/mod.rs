@@ -49,6 +49,8 @@ metrics! {
         pub denials: Family<u64> = "tollgate_denials",
         /// How long a check took in this node, by who answered it.
         pub check_duration: Family<Distribution> = "tollgate_check_duration_seconds",
+        /// Time from the decision to the start of an allowed check that waits in line.
+        pub waits: Family<Distribution> = "tollgate_wait_seconds",
         /// From sending a script call to its reply.
         pub store_call_duration: Family<Distribution> = "tollgate_store_call_duration_seconds",
         /// Checks that one script call carried.

@@ -184,6 +184,12 @@ fn failed_commands_have_the_words_of_redis_and_end_nothing() {
         ),
         (&["TG.CHECK", "p"], "ERR wrong number of arguments for 'tg.check' command"),
         (&["TG.CHECK", "p", "k", "-1"], "ERR the cost must be an integer from 0 to 1000000000000000"),
+        (&["TG.CHECK", "p", "k", "1", "WAIT"], "ERR wrong number of arguments for 'tg.check' command"),
+        (&["TG.CHECK", "p", "k", "wait", "3600001"], "ERR the wait must be an integer from 0 to 3600000"),
+        (
+            &["TG.CHECK", "p", "k", "1", "LATER", "1"],
+            "ERR the option of tg.check is WAIT with a number of milliseconds",
+        ),
         (
             &["TG.CHECK", "by-ip", "zzz"],
             "ERR the key must be an IP address such as 203.0.113.7 or 2001:db8::1, as all keys of this policy",
@@ -233,6 +239,10 @@ fn policy_checks_answer_in_milliseconds() {
     let denied = checked(&format!("{key} 2"));
     assert_eq!(denied[..3], [int(1), int(2), int(1)]);
     assert!(matches!(denied[3], Value::Int(3_590_000..=3_600_000)), "{denied:?}");
+    let waits = checked(&format!("{key} 2 WAIT 3600000"));
+    assert_eq!((&waits[0], waits.len()), (&int(0), 7), "{waits:?}");
+    assert!(matches!(waits[6], Value::Int(3_590_000..=3_600_000)), "{waits:?}");
+    assert!(matches!(checked(&format!("{key} wait 1000"))[..], [Value::Int(1), ..]));
     let nothing = Value::Nil;
     assert_eq!(
         checked("mallory"),

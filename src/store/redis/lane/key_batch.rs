@@ -187,6 +187,7 @@ impl KeyBatch {
         match work {
             Work::Take(_) | Work::Look(_) => algorithm.to_owned(),
             Work::Drain(_) => format!("{algorithm} drain"),
+            Work::Wait(_) => format!("{algorithm} wait"),
             Work::Once { over: Over::Deny, .. } => format!("{algorithm} once"),
             Work::Once { over: Over::Drain, .. } => format!("{algorithm} drain once"),
             Work::Reserve { .. } => format!("{algorithm} reserve"),

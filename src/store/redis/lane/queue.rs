@@ -154,7 +154,7 @@ impl KeyQueue {
                 }
                 self.open = Some(self.batches.len());
             }
-            Work::Drain(_) | Work::Once { .. } => self.open = None,
+            Work::Drain(_) | Work::Once { .. } | Work::Wait(_) => self.open = None,
             _ => {}
         }
         self.batches.push(KeyBatch::of(request));

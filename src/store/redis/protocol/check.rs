@@ -21,6 +21,7 @@ use super::{counters, log, operations};
 use crate::limit::decision::{decide, decide_roomy, look};
 use crate::limit::drain::drain;
 use crate::limit::lease;
+use crate::limit::line;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
 use crate::limit::receipt::{Entry, LeaseReceipt, Receipt};
@@ -126,6 +127,10 @@ fn done(call: &Call<'_>, time: Micros, values: &[Value]) -> Option<Done> {
         }
         Work::Drain(cost) | Work::Once { cost, over: Over::Drain, .. } => {
             Done::Taken(taken(drain(policy, &mut states, time, *cost)))
+        }
+        Work::Wait(waiting) => {
+            let (cost, line) = (waiting.cost, waiting.line);
+            Done::Taken(taken(line::wait(policy, &mut states, time, cost, line, false).0))
         }
         _ => Done::Taken(taken(decide(policy, &mut states, time, call.costs))),
     })

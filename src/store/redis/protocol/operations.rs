@@ -16,7 +16,7 @@ use crate::limit::policy::{Algorithm, Durability, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::receipt::{Parts, Receipt};
 use crate::limit::time::millis_up;
-use crate::store::work::{Charged, Done, Over, Work, longest_life};
+use crate::store::work::{Charged, Done, Id, Line, Over, Work, longest_life};
 
 /// The number of values in a record before its quotas, and for each quota.
 const RECORD: (usize, usize) = (3, 8);
@@ -30,7 +30,7 @@ pub fn keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
     };
     match call.work {
         Work::Take(_) | Work::Look(_) | Work::Drain(_) | Work::ReadLog(_) | Work::ReadTicks { .. } => SmallVec::new(),
-        Work::Once { id, .. } => smallvec![record(&id.name)],
+        Work::Once { .. } | Work::Wait(_) => call.work.id().map(|id| record(&id.name)).into_iter().collect(),
         Work::RefundOnce(id) => smallvec![record(id), reset()],
         Work::Reserve { .. } | Work::Lease { .. } | Work::GiveBack(_) | Work::Return(_) => smallvec![reset()],
         Work::Refund(_) | Work::Reset => smallvec![reset()],
@@ -54,12 +54,17 @@ pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
             "hold"
         }
         Work::Once { id, over, .. } => {
-            for quota in quotas {
-                cmd.arg(recorded(quota)).arg(&quota.name).arg(quota.limit.get()).arg(quota.window);
-            }
-            let is_durable = call.policy.options.durability == Durability::Replica;
-            cmd.arg(millis_up(id.record_life(call.policy))).arg(u8::from(is_durable)).arg(over.name());
+            record(call.policy, id, cmd);
+            cmd.arg(over.name());
             "once"
+        }
+        Work::Wait(waiting) => {
+            if let Some(id) = &waiting.id {
+                record(call.policy, id, cmd);
+            }
+            let Line { longest, queue } = waiting.line;
+            cmd.arg(queue.map_or(-1, |queue| queue as i64)).arg(longest).arg("wait");
+            if waiting.id.is_some() { "once" } else { "charge" }
         }
         Work::GiveBack(receipt) => {
             give_back(receipt, cmd);
@@ -84,6 +89,15 @@ pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
         }
     };
     cmd.arg(quotas.len()).arg(how);
+}
+
+/// Adds what the record of an id has of each quota, and its life.
+fn record(policy: &Policy, id: &Id, cmd: &mut Cmd) {
+    for quota in &policy.quotas {
+        cmd.arg(recorded(quota)).arg(&quota.name).arg(quota.limit.get()).arg(quota.window);
+    }
+    let is_durable = policy.options.durability == Durability::Replica;
+    cmd.arg(millis_up(id.record_life(policy))).arg(u8::from(is_durable));
 }
 
 fn give_back(receipt: &Receipt, cmd: &mut Cmd) {
@@ -121,6 +135,7 @@ pub fn charged(policy: &Arc<Policy>, word: &[u8], asked: (u64, Over), record: &[
         None => Verdict::of_charge(cost, states),
         Some(drained) => drained_verdict(cost, states, drained)?,
     };
+    let verdict = Verdict { start_after: unsigned(&head[1])?, ..verdict };
     let policy =
         if policy.quotas == quotas { policy.clone() } else { Arc::new(Policy { quotas, ..Policy::clone(policy) }) };
     Some(Done::Charged(Box::new(Charged {

@@ -154,8 +154,8 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Two of the numbers are 0. Former versions wrote them, and further ones.
+/// The last number is 0. Former versions wrote it, further ones, and a past instant for the line.
 fn ledger(numbers: &[u64]) -> Option<Ledger> {
-    let [mark, born, last, _, refunded, cleared, ..] = *numbers else { return None };
-    Some(Ledger { mark, born, last, refunded, cleared })
+    let [mark, born, last, line, refunded, cleared, ..] = *numbers else { return None };
+    Some(Ledger { mark, born, last, refunded, cleared, line })
 }

@@ -18,7 +18,7 @@ use super::{counters, log, operations};
 use crate::limit::decision::decide;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::Micros;
-use crate::store::{Done, Taken, Work};
+use crate::store::{Done, Over, Taken, Work};
 
 impl Call<'_> {
     /// Builds the command for a shard whose expected TIME is `now`, us. Tests replace TIME by
@@ -70,10 +70,15 @@ impl Call<'_> {
             // The call only reads, so nothing was charged.
             return Some(log::page(value).map_or_else(Reply::corrupt_state, |page| Reply::Done(Done::Page(page))));
         }
-        if let (Work::Once { cost, over, .. }, Value::Array(values)) = (self.work, value)
+        let asked = match self.work {
+            Work::Once { cost, over, .. } => Some((*cost, *over)),
+            Work::Wait(waiting) => Some((waiting.cost, Over::Deny)),
+            _ => None,
+        };
+        if let (Some(asked), Value::Array(values)) = (asked, value)
             && let [Value::BulkString(word), rest @ ..] = &values[..]
         {
-            let charged = operations::charged(self.policy, word, (*cost, *over), rest).map(Reply::Done);
+            let charged = operations::charged(self.policy, word, asked, rest).map(Reply::Done);
             // Another program may have written the record.
             return charged.or_else(|| (word == b"replayed").then(Reply::corrupt_record));
         }

@@ -6,8 +6,9 @@
 -- Numbers of a quota: fractions repaid in a us; fractions that a unit costs; burst; 0; 0; 0.
 --
 -- The tail is the ledger, which the core's `ledger.rs` explains: until when reservations may be
--- undone, us; the first and the last number; 0; all refunded debt; the first number since a refund
--- by cost; 0. Former versions wrote numbers for the zeros, and more of them.
+-- undone, us; the first and the last number; the last place in line, us; all refunded debt; the
+-- first number since a refund by cost; 0. Former versions wrote a number for the zero, more of
+-- them, and a past instant for the place.
 
 local function ends_at(repaid, _, _, _, _, at, debt)
   return at + math.ceil(debt / repaid)
@@ -28,10 +29,21 @@ local function added(_, price, at, owed, cost)
   return at, owed + cost * price
 end
 
--- A full bucket has no debt of any charge. A charge of this very instant may have been refunded.
+-- The last place in line, us.
+local function line_of(tail)
+  return (struct.unpack('>I8', tail, 25))
+end
+
+-- Whether nothing may start now, since others wait in line.
+local function is_held(tail)
+  return line_of(tail) > now
+end
+
+-- A full bucket has no debt of any charge. A charge of this very instant may have been refunded,
+-- and a line goes on.
 local function goes_on(owed, tail)
-  local _, _, last = struct.unpack('>I8I8I8', tail)
-  return owed > 0 or last >= now
+  local _, _, last, line = struct.unpack('>I8I8I8I8', tail)
+  return owed > 0 or last >= now or line >= now
 end
 
 local function is_tail(length)

@@ -12,6 +12,12 @@
       return column.a > other.a or column.a == other.a and column.b < other.b
     end
 
+    -- A tail that forgets all charges, but not the line.
+    local function kept_line(tail)
+      local mark, _, last, line = struct.unpack('>I8I8I8I8', tail)
+      return line > now and struct.pack('>I8I8I8I8I8I8I8', mark, last + 1, last, line, 0, 0, 0) or ''
+    end
+
     local function convert(quota, column)
       if not column then
         return
@@ -21,12 +27,13 @@
       local rest = column.second % column.b
       local units, parts = (column.second - rest) / column.b, math.ceil(PARTS * rest / column.b)
       local debt = units * quota.b + math.ceil(parts * quota.b / PARTS)
+      local tail = column.tail ~= '' and kept_line(column.tail) or ''
       if till <= now then
-        found[quota.q] = {0, 0, ''}
+        found[quota.q] = {0, 0, tail}
       elseif debt > MOST_DEBT then
-        found[quota.q] = {till, MOST_DEBT, ''}
+        found[quota.q] = {till, MOST_DEBT, tail, till}
       else
-        found[quota.q] = {column.first, debt, ''}
+        found[quota.q] = {column.first, debt, tail, till}
       end
     end
 

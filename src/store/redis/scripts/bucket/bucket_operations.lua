@@ -1,43 +1,94 @@
 -- The numbers of a tail, the largest debt that is written, and the most refunded debt.
 local NUMBERS, MOST = '>I8I8I8I8I8I8I8', 4503599627370496
 
--- A drain may charge to one burst of debt below empty.
+-- Beside a line a charge begins after the last place, and only a drain charges.
 for q = 1, quotas do
-  drains[q] = room[q] + limit[q]
+  local repaid, price, burst = unpack(number_of[q])
+  if tail[q] ~= '' and is_held(tail[q]) then
+    from[q], room[q] = line_of(tail[q]), 0
+    counted[q] = owed_at(from[q], repaid, first[q], second[q])
+  end
+  -- A drain may charge to one burst of debt below empty.
+  local room_below = 2 * burst * price - counted[q]
+  drains[q] = (room_below - room_below % price) / price
 end
 
-local function wait_of(q)
+-- us from now until a cost fits into a pair, whose debt ends at `ends` if a rate has converted it.
+local function fits_after(q, cost, at, debt, ends)
   local repaid, price, burst = unpack(number_of[q])
   -- After a conversion the debt at this instant may be beyond what doubles represent exactly.
-  local excess = second[q] - (burst - runs[1].cost) * price
-  return second[q] > 0 and math.max(0, first[q] - now + math.ceil(excess / repaid)) or 0
+  local excess = debt - (burst - cost) * price
+  local open = tail[q] ~= '' and math.max(now, line_of(tail[q])) or now
+  local fits_at = math.min(at + math.ceil(excess / repaid), ends or math.huge)
+  return debt > 0 and math.max(open, fits_at) - now or open - now
 end
 
-local function note(q, till)
-  local marked, born, last, refunded, cleared, _ = 0, nil, 0, 0, 0, nil
-  if tail[q] ~= '' then
-    marked, born, last, _, refunded, cleared = struct.unpack(NUMBERS, tail[q])
+-- After the charge, which converts a debt for good.
+local function wait_of(q)
+  return fits_after(q, runs[1].cost, first[q], second[q])
+end
+
+-- Moves the charge to the first instant at which the cost fits, if that is within `longest` us and
+-- leaves at most `queue` units in line. `queue` is negative without a bound. Returns the instant,
+-- us. The core's `line.rs` explains it.
+local function place_in_line(cost, longest, queue)
+  local start, standing = now, 0
+  for q = 1, quotas do
+    local repaid, price, burst = unpack(number_of[q])
+    if cost > burst then
+      return now
+    end
+    start = math.max(start, now + fits_after(q, cost, first[q], second[q], repaid_at[q]))
+    if tail[q] ~= '' and is_held(tail[q]) then
+      standing = math.max(standing, math.ceil((owed_at(now, repaid, first[q], second[q]) - burst * price) / price))
+    end
   end
-  last = math.max(last + 1, now)
-  tail[q] = struct.pack(NUMBERS, math.max(marked, till), born or last, last, 0, refunded, cleared, 0)
+  if start > now + longest or queue >= 0 and standing + cost > queue then
+    return now
+  end
+  for q = 1, quotas do
+    local repaid, price, burst = unpack(number_of[q])
+    local is_repaid = repaid_at[q] and start >= repaid_at[q]
+    from[q], counted[q] = start, is_repaid and 0 or owed_at(start, repaid, first[q], second[q])
+    room[q] = (burst * price - counted[q] - (burst * price - counted[q]) % price) / price
+  end
+  return start
+end
+
+-- A charge that starts later is the last place in line. Within a line the numbers have no gaps.
+local function note(q, till, start)
+  local marked, born, last, line, refunded, cleared = 0, nil, 0, 0, 0, 0
+  if tail[q] ~= '' then
+    marked, born, last, line, refunded, cleared = struct.unpack(NUMBERS, tail[q])
+  end
+  last = line > now and last + 1 or math.max(last + 1, now)
+  line = start and start > now and start or line
+  tail[q] = struct.pack(NUMBERS, math.max(marked, till), born or last, last, line, refunded, cleared, 0)
   return last, second[q] + refunded
 end
 
 -- Refunds as `ledger.rs` and `bucket.rs` of the core.
 local function take_back(q)
-  local repaid, price = unpack(number_of[q])
-  local at, rests, wanted = now, counted[q], cost * price
+  local repaid, price, burst = unpack(number_of[q])
+  local at, rests, wanted = from[q], counted[q], cost * price
   if rests > MOST then
     at, rests = first[q], second[q]
   end
   if made and tail[q] == '' then
     return 0
   end
-  local marked, born, last, _, refunded, cleared
+  local marked, born, last, line, refunded, cleared
   if tail[q] ~= '' then
-    marked, born, last, _, refunded, cleared = struct.unpack(NUMBERS, tail[q])
+    marked, born, last, line, refunded, cleared = struct.unpack(NUMBERS, tail[q])
   end
-  if made then
+  if made and made > now then
+    -- The charge has not started. Its place is given back if nobody stands behind it.
+    local is_last = number[q] == last and last >= born
+    if not is_last then
+      return 0
+    end
+    last = last - 1
+  elseif made then
     local paid = repaid * math.max(0, math.max(now, first[q]) - made)
     local of_all = math.max(0, owed_then[q] - refunded) - paid
     local of_charge = number[q] >= cleared and wanted - paid or 0
@@ -46,12 +97,20 @@ local function take_back(q)
   local given = math.min(wanted, rests)
   if given > 0 then
     first[q], second[q], changed = at, rests - given, true
+    if made and made > now then
+      -- The line ends at the place before, as `shorten_line` of the core explains.
+      local room = math.max(0, burst * price - second[q])
+      local ends = math.max(now, at - (room - room % repaid) / repaid)
+      if ends < at then
+        first[q], second[q], line = ends, second[q] + repaid * (at - ends), ends
+      end
+    end
     if marked then
       refunded, cleared = refunded + given, made and cleared or last + 1
       if refunded > MOST then
         born, refunded = last + 1, 0
       end
-      tail[q] = struct.pack(NUMBERS, marked, born, last, 0, refunded, cleared, 0)
+      tail[q] = struct.pack(NUMBERS, marked, born, last, line, refunded, cleared, 0)
     end
   end
   return math.ceil(given / price)

@@ -47,6 +47,11 @@ local function goes_on(count)
   return count > 0
 end
 
+-- Nobody waits in line for a window.
+local function is_held()
+  return false
+end
+
 local function is_tail(length)
   return length == 8
 end

@@ -23,6 +23,12 @@ if not is_charge then
   return states
 end
 
+-- A check that waits is charged at the first instant at which it fits.
+local start = now
+if over == 'wait' and runs[1].cost > 0 then
+  start = place_in_line(runs[1].cost, longest, queue)
+end
+
 -- Decides the costs in order. Each is charged to all quotas or to none.
 local allowed, units, count = {}, 0, 0
 for _, run in ipairs(runs) do
@@ -53,8 +59,8 @@ if most > 0 then
   if refused then
     return refused
   end
-  for q = 1, how ~= 'charge' and quotas or 0 do
-    entries[q] = parts[q] > 0 and {note(q, hold > 0 and now + hold or 0)} or nil
+  for q = 1, (how ~= 'charge' or start > now) and quotas or 0 do
+    entries[q] = parts[q] > 0 and {note(q, hold > 0 and now + hold or 0, start)} or nil
   end
   save()
 end
@@ -66,12 +72,13 @@ if how ~= 'once' or most == 0 then
 end
 
 cost, record, drained = runs[1].cost, {}, over == 'drain' and {} or nil
-record[1], record[2], record[3] = cost, now, 0
+record[1], record[2], record[3] = cost, start, 0
 for q = 1, quotas do
   for place = 4 * q - 3, 4 * q do
     record[#record + 1] = place % 4 > 0 and place % 4 < 3 and about[place] or tonumber(about[place])
   end
   local left, whole_after = standing_after(q)
+  left = start == now and left or 0
   local entry = entries[q] or {0, 0}
   for _, result in ipairs({math.max(0, left), math.max(0, whole_after), entry[1], entry[2]}) do
     record[#record + 1] = result
@@ -83,5 +90,6 @@ for q = 1, quotas do
 end
 record[#record + 1] = drained
 redis.call('SET', record_key, cmsgpack.pack(record), 'PX', life)
+record[2] = start - now
 table.insert(record, 1, 'charged')
 return record

@@ -6,7 +6,9 @@
 --       A reservation only names the last one. An undo needs it, so a slot that moves prevents both.
 --
 -- ARGV  ..., the arguments of the operation, number of quotas, the operation. These charge:
---       'charge'  over: 'deny' charges all quotas or none, 'drain' each as much as fits there
+--       'charge'  [the most units in line, or -1; the longest wait, us,] over: 'deny' charges all
+--                 quotas or none, 'drain' each as much as fits there, and 'wait' all or none, at the
+--                 first instant within the longest wait
 --       'hold'    us until which the charge may be undone, over
 --       'once'    for each quota the name of its counter, its name, limit and window, us;
 --                 TTL of the record, ms; 1 if a replica must acknowledge the answer, else 0; over
@@ -19,7 +21,8 @@
 --
 -- Reply of those that charge: {TIME, the former states}, as that of a check.
 --       'once' replies 'charged' or 'replayed' and the record, unless nothing was charged. A record
---       has the cost, TIME, and 1 if refunded. For each quota the four arguments follow, the
+--       has the cost, the instant of the charge, and 1 if refunded. The reply has us until that
+--       instant instead. For each quota the four arguments follow, the
 --       remaining units, us until it is whole, and number and debt of the charge. A drain's record
 --       ends with a list: for each quota the units that it took, and us until the cost would fit.
 -- Reply of the others: {TIME, units refunded to the quota that received most, the states then}.
@@ -32,8 +35,12 @@
 --   reply                       TIME and the former states
 --   charge(parts, allowed)      charges each quota its part, 0 or more: the allowed costs, or else
 --                               one charge; returns a reply to refuse
---   note(q, till)               makes a charge refundable, and until `till`, us, unless 0, marks it;
+--   note(q, till, start)        makes a charge refundable, and until `till`, us, unless 0, marks it;
+--                               one that starts after now is the last place in line;
 --                               returns its number and debt
+--   place_in_line(cost, longest, queue)
+--                               moves a charge to the first instant at which it fits; returns it.
+--                               Only token buckets have it
 --   save()                      writes the charged state
 --   standing_after(q)           returns the remaining units, and us until the quota is whole
 --   wait_of(q)                  returns us until the cost fits, which is within the limit
@@ -82,6 +89,12 @@ local function record_of(key)
   return record, drained
 end
 
+-- TIME, or in tests its substitute, before the algorithm's part has read it.
+local function time_of_call()
+  local time, _, _, substitute = redis.call('TIME'), struct.unpack('<ddd', ARGV[1])
+  return substitute > 0 and substitute or time[1] * 1000000 + time[2]
+end
+
 local how, quotas = argument(), tonumber(argument())
 local is_charge = how == 'charge' or how == 'hold' or how == 'once'
 local reset_key = (how == 'hold' or not is_charge) and table.remove(KEYS)
@@ -92,6 +105,11 @@ end
 
 -- Of a charge: how long it may be undone, us, and what its record has of each quota.
 local over, hold, about = is_charge and argument(), 0, nil
+-- A check that waits has its longest wait, us, and the most units in line.
+local longest, queue
+if over == 'wait' then
+  longest, queue = tonumber(argument()), tonumber(argument())
+end
 -- The TTL of what is written beside the state, ms.
 local life
 -- Of a refund: the cost, and the instant of the charge. By quota, number and debt of the charge,
@@ -109,6 +127,7 @@ elseif how == 'once' then
       redis.call('PEXPIRE', record_key, math.max(1, redis.call('PTTL', record_key)))
     end
     record[#record + 1] = drained
+    record[2] = over == 'wait' and math.max(0, record[2] - time_of_call()) or 0
     table.insert(record, 1, 'replayed')
     return record
   end

@@ -5,7 +5,8 @@ local general, state_key = pairs_of_key(), KEYS[1]
 local state_keys, changed = {state_key}, false
 
 -- For each quota: its numbers; its pair and tail; and the base of a charge, an instant and a number.
-local number_of, first, second, tail, from, counted = {}, {}, {}, {}, {}, {}
+-- A converted pair ends at the instant in `repaid_at`.
+local number_of, first, second, tail, from, counted, repaid_at = {}, {}, {}, {}, {}, {}, {}
 at = at + 8
 for q = 1, quotas do
   number_of[q] = {read_at('<dddddd', numbers, at)}
@@ -30,7 +31,7 @@ if not columns then
 end
 for q, pair in ipairs(general.pairs_of(columns, number_of)) do
   local a, b, c, d, e, f = unpack(number_of[q])
-  first[q], second[q], tail[q] = unpack(pair)
+  first[q], second[q], tail[q], repaid_at[q] = unpack(pair)
   room[q], from[q], counted[q] = standing(a, b, c, d, e, f, first[q], second[q])
 end
 reply[2] = state or 0

@@ -113,6 +113,9 @@ for _ = 1, checks do
     local room, failed = math.huge, false
     -- each
     local left_q, from_q, counted_q = standing(a_q, b_q, c_q, d_q, e_q, f_q, first_q, second_q)
+    if tail_q ~= '' and is_held(tail_q) then
+      left_q = 0
+    end
     if left_q < room then
       room = left_q
     end

@@ -1,3 +1,4 @@
+  -- A pair that `carry` has converted has a fourth value: when the rate that wrote it has repaid it.
   local function pairs_of(columns, kinds)
     local found = {}
     for q, kind in ipairs(kinds) do

@@ -26,6 +26,7 @@
 --                         Returns when the pair stops counting, us. Without d, e and f, which other
 --                         quotas lack, the instant is not too early.
 --   goes_on(number, tail) Returns whether the tail still matters for a charge on this number.
+--   is_held(tail)         Returns whether nothing may be charged now, whatever remains.
 --   is_tail(length)       Returns whether a tail may have this length.
 --   spare(instant)        Returns extra life, us, for a charged key that ends at this instant.
 --                         Meanwhile no charge needs a new TTL.

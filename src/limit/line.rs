@@ -1,0 +1,88 @@
+//! Waiting in line: a check that does not fit now is charged at the first instant at which it does.
+//!
+//! Only token buckets have such an instant. The caller starts then, so burst + rate x t holds for
+//! starts. All buckets of the policy are charged at that instant. The state keeps it as the last
+//! place of the line, and nothing starts before it: no later check, no refund and no changed rate
+//! moves a start.
+//!
+//! A place that is given back is used again if nobody stands behind it. Any other one is lost.
+
+use super::decision::{Room, Ruling, resets, ruling, verdict};
+use super::policy::Policy;
+use super::quota::Quota;
+use super::receipt::{Entry, Receipt};
+use super::state::State;
+use super::time::{Micros, Wait};
+
+/// The longest wait of a check: an hour.
+pub const MAX_WAIT_MS: u64 = 3_600_000;
+
+/// How a check waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Line {
+    /// The longest wait until the start, us.
+    pub longest: Micros,
+    /// The most units in line; a check that starts at once is in no line.
+    pub queue: Option<u64>,
+}
+
+impl Line {
+    /// The time until a check of `cost`, which fits after `span`, gets a place by this quota.
+    fn time_to_a_place(self, state: &State, quota: &Quota, now: Micros, cost: u64, span: Micros) -> Micros {
+        let too_early = span.saturating_sub(self.longest);
+        match self.queue {
+            None => too_early,
+            // It never stands in line, so it waits until it starts at once.
+            Some(queue) if cost > queue => span,
+            Some(queue) => {
+                let too_many = (state.in_line(quota, now) + cost).saturating_sub(queue);
+                too_early.max(state.leaves_line(quota, now, too_many))
+            }
+        }
+    }
+}
+
+/// Charges `cost` at the first instant at which it fits, or denies it. The wait of a denial lasts
+/// until the same check gets a place. With an id it returns the receipt of a charge.
+pub fn wait(
+    policy: &Policy,
+    states: &mut [State],
+    now: Micros,
+    cost: u64,
+    line: Line,
+    has_id: bool,
+) -> (Ruling, Option<Receipt>) {
+    let quotas = || policy.quotas.iter();
+    let fits_after = states.iter().zip(quotas()).map(|(state, quota)| state.wait(quota, now, cost));
+    let wait = fits_after.max().filter(|_| cost > 0).unwrap_or(Wait::NONE);
+    let Wait::For(span) = wait else { return (denial(policy, states, now, cost, wait), None) };
+    let places = states
+        .iter()
+        .zip(quotas())
+        .map(|(state, quota)| line.time_to_a_place(state, quota, now, cost, span));
+    let denied_for = places.max().filter(|_| span > 0).unwrap_or(0);
+    if denied_for > 0 {
+        return (denial(policy, states, now, cost, Wait::For(denied_for)), None);
+    }
+    let start = now + span;
+    let mut entries: Vec<Option<Entry>> = Vec::new();
+    for (state, quota) in states.iter_mut().zip(quotas()).filter(|_| cost > 0) {
+        state.charge_at(quota, now, start, cost);
+        entries.extend((has_id || span > 0).then(|| Some(state.take_place(now, start))));
+    }
+    let receipt = (has_id && cost > 0).then_some(Receipt { at: start, cost, parts: None, entries });
+    let mut decided = ruled(policy, states, now, cost, true);
+    decided.verdicts.iter_mut().for_each(|verdict| verdict.start_after = span);
+    (decided, receipt)
+}
+
+fn denial(policy: &Policy, states: &[State], now: Micros, cost: u64, wait: Wait) -> Ruling {
+    let mut decided = ruled(policy, states, now, cost, false);
+    decided.verdicts.iter_mut().for_each(|verdict| verdict.retry_after = wait);
+    decided
+}
+
+fn ruled(policy: &Policy, states: &[State], now: Micros, cost: u64, allowed: bool) -> Ruling {
+    let room = Room::of(policy, states, now);
+    ruling(policy, states, now, vec![verdict(&room, cost, allowed, resets(policy, states, now))])
+}
