@@ -53,6 +53,7 @@
 //!  8. Shadow   engine/decision         a denial of a shadow policy becomes allowed
 //!     Count    engine/tally            outcome, source, reason and duration
 //!              engine/denials          a denial by quota and key, for operators
+//!     Notify   engine/marks            the marks that a key crosses, for their receiver
 //!     Compare  engine/candidates       the candidate of the policy decides, for metrics only
 //!  9. Answer   http/answer             JSON
 //!              http/headers            RateLimit-Policy, RateLimit, Retry-After
@@ -111,6 +112,8 @@ pub mod access;
 pub mod config;
 
 pub mod prefilter;
+
+pub mod notices;
 
 pub mod engine;
 

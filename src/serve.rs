@@ -220,6 +220,8 @@ impl Server {
         });
         let reference = reference.map(|listener| http(listener, Surface::Reference));
         let metrics = metrics.map(|listener| http(listener, Surface::Metrics));
+        let engine = node.engine.clone();
+        let delivering = tokio::spawn(async move { engine.deliver_notices().await });
         tokio::select! {
             () = checks.accept() => {}
             () = accept_if_any(admin.as_ref()) => {}
@@ -242,10 +244,13 @@ impl Server {
             // Refunds the reservations of callers that have disconnected.
             node.engine.multi_checks_ended().await;
             node.engine.return_leases().await;
+            // A receiver that is away keeps no node from its end.
+            let _ = tokio::time::timeout(timeouts::LAST_NOTICES, node.engine.notices().ended()).await;
         };
         if tokio::time::timeout(shutdown.timeout, finished).await.is_err() {
             tracing::warn!("what was under way was cut off at the end of the shutdown timeout");
         }
+        delivering.abort();
         if let Some(tracing) = &node.tracing {
             tracing.stop().await;
         }

@@ -42,5 +42,8 @@ pub const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// its way.
 pub const CLOSE_GRACE: Duration = Duration::from_millis(100);
 
+/// How long a shutdown waits for receivers of notices.
+pub const LAST_NOTICES: Duration = Duration::from_secs(2);
+
 /// How long a shutdown waits for a TLS handshake. Most clients have sent all of their part by then.
 pub const CLOSE_HANDSHAKE: Duration = Duration::from_secs(1);

@@ -48,6 +48,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ),
     // Learns from the store's answers; never calls the store.
     ("prefilter", &["limit", "telemetry::instrument", "store::Generations", "store::Taken"]),
+    // Sends notices of the engine's decisions; asks nobody.
+    ("notices", &["limit", "clock::Clock", "telemetry::limiter"]),
     // The path of a check through the pre-filter and the store, by the policies in force. It parses
     // the quotas of a request as the configuration parses its own.
     (
@@ -66,6 +68,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "live",
             "store",
             "prefilter",
+            "notices",
         ],
     ),
     // Reads the configuration again and applies it.
@@ -165,6 +168,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "workers",
             "telemetry",
             "store",
+            "notices",
             "engine",
             "reload",
             "load",
@@ -176,10 +180,10 @@ const CRATES: &[(&str, &[&str])] = &[
         ],
     ),
     // Wire formats end at the surface; the configuration has its own parser.
-    ("serde", &["http", "cli"]),
-    ("serde_json", &["http", "cli"]),
+    ("serde", &["notices", "http", "cli"]),
+    ("serde_json", &["notices", "http", "cli"]),
     // The configuration loads certificates; listeners and clients use them.
-    ("rustls", &["config", "store", "reload", "serve", "cli"]),
+    ("rustls", &["config", "store", "notices", "reload", "serve", "cli"]),
     ("tokio_rustls", &["store", "serve", "cli"]),
     // Envoy's messages, and their framing. A control plane sends the configuration as messages.
     ("prost", &["config", "gateway", "serve"]),

@@ -23,7 +23,7 @@ pub(super) fn dashboard(root: &Section<'_>) -> Vec<String> {
 
 /// The origin in the form of a browser: lower case, and without the scheme's own port. It contains
 /// nothing that could end a directive of a Content-Security-Policy.
-fn origin(text: &str) -> Option<String> {
+pub(super) fn origin(text: &str) -> Option<String> {
     let (scheme, authority) = text.split_once("://")?;
     let scheme = scheme.to_ascii_lowercase();
     let own_port = match scheme.as_str() {

@@ -53,6 +53,8 @@ mod candidate;
 
 mod lease;
 
+mod notify;
+
 mod zone;
 
 mod lists;

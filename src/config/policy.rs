@@ -15,6 +15,7 @@ use super::counter;
 use super::lease;
 use super::lists;
 use super::node::{Member, Node};
+use super::notify;
 use super::quota::{self, Form};
 use super::section::Section;
 use super::setting::Values;
@@ -58,6 +59,7 @@ pub(super) fn policy(member: &Member, defaults: Defaults) -> Option<Policy> {
         inline: section.read(&INLINE),
         zone: form.zone(),
         queue,
+        notify: notify::notify(&section),
         ..Options::default()
     };
     let (name, algorithm, quotas, key_type) = (name?, algorithm?, quotas?, key_type?);

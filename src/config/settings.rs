@@ -352,6 +352,8 @@ settings! {
         LEASE = "lease": Own("`{span: ..., nodes: ...}`", "none");
         /// Bounds the line of checks with `wait_ms` ([page](waiting.md)). Only for `token-bucket`.
         WAIT = "wait": Own("`{queue: ...}`", "none");
+        /// A signed POST for each key that crosses a part of a limit ([page](notices.md)).
+        NOTIFY = "notify": Own("`{at: [80, 100], url: ..., secret_file: ...}`", "none");
         /// `replica`: a check is allowed only after a replica acknowledges the charge. Without
         /// Redis no replica exists: the node warns at the start, and allows without one.
         DURABILITY = "durability": Choice<Durability>(Durability::WORDS, Durability::Primary);
@@ -368,6 +370,15 @@ settings! {
         SPAN = "span": Own("`auto`, or a duration from 1ms to an eighth of the shortest window", "`auto`: a 64th of the shortest window");
         /// Nodes that share what may be bought. Without it `fallback.expected_nodes`.
         NODES = "nodes": Integer(1..=10_000, 1);
+    }
+
+    notify("", " of `notify`", "{at: [80, 100], url: \"https://example.com/hook\", secret_file: hook.secret}") {
+        /// The parts of a limit.
+        AT = "at": Own("list of percentages, 1 to 100", "needed");
+        /// The receiver.
+        URL = "url": Own("`https://` or `http://` URL", "needed");
+        /// The secret that signs notices, on one line.
+        SECRET_FILE = "secret_file": Own("file with 16 bytes or more", "needed");
     }
 
     window("", " of a quota", "{name: burst, limit: 20, per: 1s}") rejects bucket::RATE, bucket::BURST {

@@ -12,6 +12,8 @@ pub enum Kind {
     Reload,
     /// A token opened the live view.
     Login,
+    /// A key crossed a mark of its policy.
+    Notice,
 }
 
 /// An entry of the audit.

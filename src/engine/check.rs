@@ -158,6 +158,7 @@ impl Engine {
     /// candidate of the policy then decides it, too.
     pub(super) fn finish(&self, resolved: &Resolved, answer: Answer, since: Micros) -> Answer {
         let answer = self.finish_peek(resolved, answer, since);
+        self.note_marks(resolved, std::slice::from_ref(&answer));
         self.compare(resolved, std::slice::from_ref(&answer));
         answer
     }

@@ -26,6 +26,10 @@ impl Engine {
         self.read_policies(&mut metrics);
         self.read_answers(&mut metrics);
         self.read_leases(&mut metrics);
+        let notices = self.notices.counts().into_iter();
+        metrics.notices = notices
+            .map(|((policy, fate), count)| (vec![("policy", policy), ("fate", fate.to_owned())], count))
+            .collect();
         self.read_store(&mut metrics);
         metrics.store_capacity = single(self.embedded().max_keys() as f64);
         metrics

@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::config::{Policies, Running};
 use crate::limit::key::Fingerprinter;
 use crate::limit::policy::Policy;
+use crate::notices::Notices;
 use crate::prefilter::Prefilter;
 use crate::store::Store;
 use crate::telemetry::reference::ReferenceCounts;
@@ -65,6 +66,8 @@ mod waiting;
 mod denials;
 
 mod audit;
+
+mod marks;
 
 mod observed;
 
@@ -111,6 +114,7 @@ pub struct Engine {
     /// Running multi-key calls. Each has a receiver.
     inflight_multi_key: watch::Sender<()>,
     tally: Tally,
+    notices: Notices,
     reference: ReferenceCounts,
     /// The last 15 minutes, for operators.
     observed: Mutex<Observed>,
@@ -141,6 +145,7 @@ impl Engine {
             histories: Arc::new(Semaphore::new(usage::AT_ONCE)),
             inflight_multi_key: watch::Sender::default(),
             tally,
+            notices: Notices::default(),
             reference: ReferenceCounts::default(),
             observed: Mutex::default(),
             clock,

@@ -206,6 +206,7 @@ impl MultiCall {
             self.engine.compare_part(&part.resolved, decision, others_allow);
             let own: Vec<Answer> = part.places.iter().map(|place| Ok(part.decision_for(place, decision))).collect();
             self.engine.note_answers(&part.resolved, &own, since);
+            self.engine.note_marks(&part.resolved, &own);
             answers.extend(part.places.iter().map(|place| place.number).zip(own.into_iter().flatten()));
         }
         answers.sort_by_key(|(number, _)| *number);

@@ -50,6 +50,7 @@ impl Engine {
         let mut answers = self.decide_run(resolved, run, until, since).await;
         answers.iter_mut().flatten().for_each(Decision::shadow);
         self.note_answers(resolved, &answers, since);
+        self.note_marks(resolved, &answers);
         self.compare(resolved, &answers);
         answers
     }

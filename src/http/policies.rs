@@ -77,6 +77,12 @@ fn write_policy(object: &mut Object<'_>, policy: &Policy) {
             object.number("nodes", nodes.get());
         });
     }
+    if let Some(notify) = &policy.options.notify {
+        object.object("notify", |object| {
+            object.value("at", &notify.marks);
+            object.value("receiver", &notify.origin);
+        });
+    }
     object.value("timeout_ms", &policy.timeout.as_millis());
     object.bool("shadow", policy.options.shadow);
     object.bool("inline", policy.options.inline);

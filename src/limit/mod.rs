@@ -17,6 +17,8 @@ pub mod key;
 
 pub mod lease;
 
+pub mod notify;
+
 pub mod policy;
 
 pub mod network;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::key::{KeyType, NotAnAddress};
 use super::lease::Lease;
 use super::lists::{Found, List, Lists};
+use super::notify::Notify;
 use super::quota::Quota;
 use super::ticks::Ticks;
 use super::time::Micros;
@@ -87,6 +88,8 @@ pub struct Options {
     pub lease: Option<Lease>,
     /// The most units in line of a token bucket; without it the waits of checks alone bound it.
     pub queue: Option<u64>,
+    /// The receiver of notices about keys that cross a part of a limit.
+    pub notify: Option<Arc<Notify>>,
     /// For a policy with the quotas of a request: the name under which its counters are stored.
     pub counters: Option<Box<str>>,
 }

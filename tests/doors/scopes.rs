@@ -111,7 +111,7 @@ fn spans_have_the_name_of_the_token() {
     let spans = collector.wait("the spans are there", |spans| {
         let is_there =
             |name: &&str| spans.all().any(|span| span.name == **name && attribute(span, "tollgate.token") == "shop");
-        doors.iter().all(|name| is_there(&name))
+        doors.iter().all(is_there)
     });
     assert!(!format!("{:?}", spans.0.iter().map(|received| &received.span).collect::<Vec<_>>()).contains("a-secret"));
 }

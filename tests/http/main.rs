@@ -18,6 +18,7 @@ mod lists;
 mod live;
 mod live_streams;
 mod log_reader;
+mod notices;
 mod optional_members;
 mod rejected_calls;
 mod reload;

@@ -22,6 +22,7 @@ mod live;
 mod long_responses;
 mod long_run;
 mod looks;
+mod notices;
 mod observe;
 mod openapi;
 mod pair_columns;

@@ -49,6 +49,8 @@ pub(crate) mod proxy;
 
 pub(crate) mod rates;
 
+pub(crate) mod receiver;
+
 pub(crate) mod redis;
 
 pub(crate) mod redis_cell;

@@ -90,6 +90,9 @@ metrics! {
         pub leases_open: Family<f64> = "tollgate_leases_open",
         /// Units that this node bought by leases, and what became of them: spent, returned or lost.
         pub lease_units: Family<u64> = "tollgate_lease_units",
+        /// Notices of keys that crossed a mark of their policy, and what became of them: sent,
+        /// failed or dropped.
+        pub notices: Family<u64> = "tollgate_notices",
         /// Calls that were refused with 503 to bound the node's memory: too many calls in flight,
         /// bytes of bodies, heavy calls or unread answers.
         pub shed: Family<u64> = "tollgate_shed",
