@@ -24,7 +24,7 @@ use super::policies::rfc3339;
 use super::problem::{Problem, panicked};
 use super::request::query::{self, SHOWN};
 use super::rights::Rights;
-use super::top::{keys, shows_keys, write_heaviest, write_key};
+use super::top::{keys, shows_keys, write_consumers, write_denied, write_key};
 use crate::access::TokenHash;
 use crate::clock::unix_micros;
 use crate::engine::snapshot::{ShardState, Snapshot, StoreState};
@@ -135,12 +135,14 @@ fn write(object: &mut Object<'_>, node: &Node, snapshot: &Snapshot, in_clear: bo
     object.object("node", |object| write_node(object, node, snapshot, in_clear));
     object.object("policies", |object| write_policies(object, node));
     object.list("seconds", snapshot.seconds.iter(), |second, object| write_second(object, second));
-    write_heaviest(object, node, in_clear, &snapshot.denials, None, SHOWN);
+    write_denied(object, node, in_clear, &snapshot.denials.heaviest(None, SHOWN));
+    write_consumers(object, node, in_clear, &snapshot.used.heaviest(None, SHOWN));
     object.object("store", |object| write_store(object, &snapshot.store));
     object.list("recent", snapshot.recent.iter(), |recent, object| {
         object.number("at_ms", recent.at / MICROS_PER_MILLI);
         object.value("policy", &*recent.policy);
         write_key(object, node, in_clear, &recent.policy, &recent.key);
+        object.given("cost", recent.cost);
         object.bool("allowed", recent.allowed);
         object.word("reason", recent.reason);
         object.word("source", recent.source);
@@ -186,6 +188,7 @@ fn write_second(object: &mut Object<'_>, second: &Second) {
         object.word("outcome", checks.outcome);
         object.word("source", checks.source);
         object.number("count", checks.count);
+        object.number("units", checks.units);
     });
     object.list("shards", second.shards.iter(), |shard, object| {
         object.value("shard", &*shard.shard);

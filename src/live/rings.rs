@@ -23,6 +23,8 @@ pub struct Checks {
     pub outcome: &'static str,
     pub source: &'static str,
     pub count: u64,
+    /// The units of these checks.
+    pub units: u64,
 }
 
 /// Calls to a shard.
@@ -80,17 +82,19 @@ impl Rings {
 pub fn bounded_checks(mut checks: Vec<Checks>) -> Box<[Checks]> {
     if checks.len() > MAX_SERIES {
         checks.sort_by_key(|checks| Reverse(checks.count));
-        let mut others = BTreeMap::new();
-        for Checks { outcome, source, count, .. } in checks.drain(MAX_SERIES..) {
-            *others.entry((outcome, source)).or_default() += count;
+        let mut others = BTreeMap::<_, (u64, u64)>::new();
+        for Checks { outcome, source, count, units, .. } in checks.drain(MAX_SERIES..) {
+            let sum = others.entry((outcome, source)).or_default();
+            *sum = (sum.0 + count, sum.1.saturating_add(units));
         }
         let policy: Arc<str> = OTHERS.into();
         let others = others.into_iter();
-        checks.extend(others.map(|((outcome, source), count)| Checks {
+        checks.extend(others.map(|((outcome, source), (count, units))| Checks {
             policy: policy.clone(),
             outcome,
             source,
             count,
+            units,
         }));
     }
     checks.into()
@@ -160,6 +164,7 @@ mod tests {
                 outcome,
                 source: "store",
                 count: number,
+                units: 2 * number,
             })
         };
         let all: Vec<Checks> = (1..=5_000).flat_map(checks).collect();
@@ -167,7 +172,8 @@ mod tests {
         assert_eq!((bounded.len(), bounded[0].count), (MAX_SERIES + 2, 5_000));
         for outcome in outcomes {
             let of = bounded.iter().filter(|checks| checks.outcome == outcome);
-            assert_eq!(of.map(|checks| checks.count).sum::<u64>(), 5_000 * 5_001 / 2);
+            let sums = of.fold((0, 0), |sums, checks| (sums.0 + checks.count, sums.1 + checks.units));
+            assert_eq!(sums, (5_000 * 5_001 / 2, 5_000 * 5_001));
         }
         assert_eq!(bounded.iter().filter(|checks| *checks.policy == *OTHERS).count(), 2);
         let shards = (1..=1_000).map(|number| ShardCalls {

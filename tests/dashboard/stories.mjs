@@ -151,6 +151,31 @@ const stories = {
     assert.equal(await page.locator("#key-wait").isVisible(), false);
   },
 
+  // A key whose checks cost more than one is judged by their cost, not by cost 1.
+  async costly_key(browser) {
+    const page = await open(browser, { token: settings.admin });
+    await isLive(page);
+    for (const cost of [6, 6, 6]) await check("costly", "k", { cost });
+    await go(page, "Keys");
+    await page.locator("#top").getByRole("link", { name: "k", exact: true }).click();
+    await page.locator("#key-says").getByText("Denied by quota 10m").waitFor();
+    await page.getByText("A check of cost 6 does not fit now.").waitFor();
+    await page.getByText("the median of its last checks").waitFor();
+    await page.locator("#denials tbody tr").nth(1).waitFor();
+    assert.match(await text(page, "#denials"), /\d\d:\d\d:\d\d\s+6\s+\d\d:\d\d:\d\d\s+6/);
+    await page.locator("#key-rates").getByText("3 checks").waitFor();
+    await page.locator("#key-rates").getByText("0.1 a second, 6 units").waitFor();
+    await page.getByLabel("Cost of the check").fill("4");
+    await page.locator("#key-says").getByText("Allowed").waitFor();
+    assert.equal(new URLSearchParams(new URL(page.url()).hash.split("?")[1]).get("cost"), "4");
+    await page.reload();
+    await page.getByText("A check of cost 4 fits now.").waitFor();
+    await page.getByLabel("Cost of the check").fill("5");
+    await page.locator("#key-says").getByText("Denied").waitFor();
+    const metrics = await (await fetch(`${settings.url}/metrics`, { headers: { authorization: `Bearer ${settings.admin}` } })).text();
+    assert.match(metrics, /tollgate_denials_total\{policy="costly",quota="10m"\} 2\n/);
+  },
+
   // A log has entries, a sliding counter ticks, a list its line.
   async details(browser) {
     for (const meta of ["first", "second"]) await check("log", "k", { meta });
@@ -190,7 +215,7 @@ const stories = {
     assert.equal(await page.locator("#outage").isVisible(), false);
     await wish("freeze");
     const banner = page.locator("#outage-says");
-    await banner.getByText(/^All 3 shards are down since \d\d:\d\d:\d\d: .+\. Each node counts its share: default, /).waitFor();
+    await banner.getByText(/^All 3 shards are down since \d\d:\d\d:\d\d: .+\. Each node counts its share: costly, default, /).waitFor();
     assert.deepEqual(await violations(page), []);
     await wish("thaw");
     await until("the banner is gone", async () => !(await page.locator("#outage").isVisible()));

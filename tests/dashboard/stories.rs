@@ -20,6 +20,7 @@ policies:
   per-ip: {quotas: [{name: burst, limit: 6, per: 1s}, {name: sustained, limit: 120, per: 1m}]}
   login: {algorithm: token-bucket, quotas: [{rate: 2 per 1s, burst: 5}]}
   slow: {quotas: [3 per 10m]}
+  costly: {quotas: [10 per 10m]}
   quick: {algorithm: fixed-window, anchor: first-hit, quotas: [2 per 10s]}
   log: {algorithm: sliding-log, quotas: [100 per 1h]}
   ticks: {algorithm: sliding-counter, tick: 1s, quotas: [100 per 1m]}
@@ -87,6 +88,12 @@ fn page_shows_a_denied_key_and_resets_it() {
 fn page_asks_again_when_the_wait_ends() {
     let guarded = Guarded::start(&store(shared()));
     run("countdown_ends", &guarded.settings());
+}
+
+#[test]
+fn page_judges_a_key_by_the_cost_of_its_checks() {
+    let guarded = Guarded::start("");
+    run("costly_key", &guarded.settings());
 }
 
 #[test]

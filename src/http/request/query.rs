@@ -36,18 +36,23 @@ pub(in crate::http) fn live(query: Option<&str>) -> Result<u64, Violations> {
     parameters.finish(seconds.unwrap_or(1))
 }
 
-/// The keys that `GET /v1/top` lists.
+/// The keys that `GET /v1/top` lists: all, those of a policy, or one.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::http) struct Top {
     pub(in crate::http) policy: Option<String>,
+    pub(in crate::http) key: Option<String>,
     pub(in crate::http) most: usize,
     pub(in crate::http) minutes: u64,
 }
 
-/// `?policy=&n=&minutes=`.
+/// `?policy=&key=&n=&minutes=`. A key needs its policy.
 pub(in crate::http) fn top(query: Option<&str>) -> Result<Top, Violations> {
-    let mut parameters = Members::of_query(query, &["policy", "n", "minutes"]);
+    let mut parameters = Members::of_query(query, &["policy", "key", "n", "minutes"]);
+    if parameters.has("key") {
+        parameters.require("policy");
+    }
     let policy = parameters.take("policy", |name| Ok(name.into_owned()));
+    let key = parameters.take("key", |key| check_key(&key).map(|()| key.into_owned()));
     let most = parameters.take("n", |text| integer(&text, 1..=CAPACITY as u64));
     let minutes = parameters.take("minutes", |text| match &*text {
         "1" => Ok(1),
@@ -56,7 +61,7 @@ pub(in crate::http) fn top(query: Option<&str>) -> Result<Top, Violations> {
         _ => Err("must be 1, 5 or 15".into()),
     });
     let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(SHOWN);
-    parameters.finish(Top { policy, most, minutes: minutes.unwrap_or(1) })
+    parameters.finish(Top { policy, key, most, minutes: minutes.unwrap_or(1) })
 }
 
 /// A call without parameters.

@@ -43,6 +43,8 @@ metrics! {
     pub struct Metrics {
         /// Checks that were answered: allowed, denied or error, by whom and why.
         pub checks: Family<u64> = "tollgate_checks",
+        /// Units that checks asked for: allowed, denied, drained, or allowed by shadow mode.
+        pub units: Family<u64> = "tollgate_units",
         /// Calls that are no checks: reads of usage, refunds and resets, done or failed.
         pub operations: Family<u64> = "tollgate_operations",
         /// Checks that a quota denied, by its name.
