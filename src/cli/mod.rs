@@ -35,6 +35,8 @@ mod token;
 
 mod completions;
 
+mod schema;
+
 pub mod bearer;
 
 mod bench;
@@ -95,6 +97,8 @@ enum Command {
     Token(token::Args),
     /// Print the completions of a shell, for its own folder of them.
     Completions(completions::Args),
+    /// Print the JSON Schema of the configuration, for editors.
+    Schema(schema::Args),
     /// Put load on a running node, by the program `tollgate-bench`.
     #[command(hide = true)]
     Bench(bench::Args),
@@ -175,6 +179,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Top(args) => (top::run(args), 1),
         Command::Token(args) => (token::run(&args), 1),
         Command::Completions(args) => (completions::run(&args), 1),
+        Command::Schema(args) => (schema::run(&args), 1),
         Command::Bench(args) => (bench::run(&args), 2),
     };
     result.unwrap_or_else(|reason| fail(&reason, failed))

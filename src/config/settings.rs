@@ -53,6 +53,7 @@ macro_rules! settings {
                 words: $section::$id.kind.describe(),
                 reload: [$($reload,)? "yes"][0],
                 samples: $section::$id.kind.samples(),
+                schema: $section::$id.kind.schema(),
             },)*)*]
         }
     };

@@ -20,8 +20,8 @@ use crate::workers::cores;
 /// The newest checks of a key that are kept.
 pub const LAST: usize = 5;
 
-/// The first checks of a second that are each noted as a use. Of the others one in [`SAMPLE`]
-/// counts for all, so a busy thread pays little.
+/// The first checks of a second that are each noted as a use. One in [`SAMPLE`] of the others counts
+/// for all of them, so a busy thread pays little.
 const EXACT: u32 = 1_000;
 const SAMPLE: u64 = 16;
 

@@ -19,7 +19,7 @@ use crate::limit::key::{Fingerprint, FingerprintState};
 /// Entries of a summary.
 pub const CAPACITY: usize = 256;
 
-/// What a summary knows about a key beside its count.
+/// The knowledge of a summary about a key, beside its count.
 pub trait Value {
     /// Adds what another summary knows about the same key.
     fn join(&mut self, other: Self);

@@ -416,6 +416,27 @@ fn validate_warns_of_windows_of_one_tick() {
 }
 
 #[test]
+fn schema_is_printed_for_editors() {
+    let (code, out, _) = run(&["schema"], "");
+    let schema: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let algorithms = schema["definitions"]["policy"]["properties"]["algorithm"]["enum"].as_array().unwrap();
+    assert!(code == 0 && algorithms.contains(&"sliding-window".into()), "{out}");
+    assert_eq!(schema["additionalProperties"], false);
+}
+
+#[test]
+fn validate_warns_of_quotas_that_never_deny() {
+    let file = file_with("policies: {p: {quotas: [100 per 1s, {name: minute, limit: 50, per: 1m}]}}");
+    let (code, out, warnings) = run(&["validate", file.path().to_str().unwrap()], "");
+    assert!(code == 0 && out.ends_with("valid, 1 policy\n"), "{code} {out}");
+    assert_eq!(
+        warnings,
+        "warning: policy `p`: the quota `1s` (100 per 1s) never denies, since `minute` (50 per 1m) is full before it. \
+         Lower its limit, or leave it out\n"
+    );
+}
+
+#[test]
 fn validate_warns_of_a_candidate_with_the_quotas_of_its_policy() {
     let warned = |candidate: &str| {
         let policy = format!("policies: {{p: {{quotas: [5 per 1s], candidate: {{quotas: [{candidate}]}}}}}}");
