@@ -16,11 +16,12 @@ use crate::config::settings::rows;
 const FILE: &str = "docs/tollgate.schema.json";
 
 /// The settings whose values are mappings or lists of another section, by their sections.
-const NESTED: [(&str, &str, &str); 36] = [
+const NESTED: [(&str, &str, &str); 37] = [
     ("root", "store", "store"),
     ("root", "prefilter", "prefilter"),
     ("root", "fallback", "fallback"),
     ("root", "auth", "auth"),
+    ("root", "tokens", "[token"),
     ("root", "tls", "tls"),
     ("root", "limits", "limits"),
     ("root", "envoy", "envoy"),
@@ -63,7 +64,7 @@ const SHARED: [(&str, &str, &str); 4] = [
     ("bucket", "window", "name"),
 ];
 
-fn name_of<'a>(row: &'a Row) -> &'a str {
+fn name_of(row: &Row) -> &str {
     row.setting.rsplit('.').next().unwrap()
 }
 
