@@ -195,6 +195,84 @@ const stories = {
     }
   },
 
+  // Units, the keys that use most, and a policy's own view, whose choices are in the address.
+  async units(browser) {
+    const page = await open(browser, { token: settings.admin });
+    await isLive(page);
+    await until("units are counted", async () => /^[1-9]/.test(await text(page, "#f-units")));
+    await check("log", "hungry", { cost: 90 });
+    await page.locator("#by-policy").getByRole("link", { name: "log", exact: true }).click();
+    await until("the policy is chosen", async () => (await page.locator("#decisions-policy").inputValue()) === "log");
+    await page.locator("#range").getByText("5 min", { exact: true }).click();
+    assert.match(page.url(), /#decisions\?seconds=300&policy=log$/);
+    await page.reload();
+    await isLive(page);
+    await until("the choices are back", async () => (await page.locator("#decisions-policy").inputValue()) === "log");
+    assert.ok(await page.locator("input[name=range][value='300']").isChecked());
+    await go(page, "Keys");
+    await page.locator("#keys-policy").selectOption("log");
+    const row = page.locator("#consumers tbody tr").filter({ hasText: "hungry" });
+    await row.getByText("90", { exact: true }).waitFor();
+    assert.ok((await page.locator("#known-keys option").evaluateAll((all) => all.map((one) => one.value))).includes("hungry"));
+    await row.getByRole("link").click();
+    await page.getByText("A check of cost 90 does not fit now.").waitFor();
+  },
+
+  // Cells stand beside their row headers, the checks hold still, and the theme is a choice.
+  async layout(browser) {
+    const page = await open(browser, { token: settings.admin, colorScheme: "light" });
+    await isLive(page);
+    await go(page, "Checks");
+    await until("there are many checks", async () => (await page.locator("#recent tbody tr").count()) >= 40);
+    await page.evaluate(() => {
+      globalThis.shift = 0;
+      new PerformanceObserver((list) => { for (const entry of list.getEntries()) globalThis.shift += entry.value; }).observe({ type: "layout-shift" });
+    });
+    const first = () => text(page, "#recent tbody tr:first-child");
+    const before = await first();
+    await new Promise((done) => setTimeout(done, 20_000));
+    const shift = await page.evaluate(() => globalThis.shift);
+    console.log(`the layout shifts by ${shift.toFixed(3)} in 20 s`);
+    assert.ok(shift <= 0.1 && (await first()) !== before, `${shift} ${before}`);
+    for (const name of ["Checks", "Decisions", "Keys"]) {
+      await go(page, name);
+      const apart = await page.locator(`#view-${name.toLowerCase()} tbody tr`).evaluateAll((rows) => rows.filter((row) => {
+        const top = (cell) => { const range = document.createRange(); range.selectNodeContents(cell); return range.getBoundingClientRect().bottom; };
+        const cells = [...row.cells].filter((cell) => cell.textContent.trim() && !cell.querySelector("svg, .meter"));
+        return row.offsetParent && cells.some((cell) => Math.abs(top(cell) - top(cells[0])) > 6);
+      }).map((row) => row.innerText));
+      assert.deepEqual(apart, [], `row headers of ${name}`);
+    }
+    // The look-up is above the lists.
+    await go(page, "Keys");
+    const top = (selector) => page.locator(selector).evaluate((node) => node.getBoundingClientRect().top);
+    assert.ok((await top("#look")) < (await top("#top")));
+    await go(page, "Checks");
+    await page.locator("#kind").getByText("Denied", { exact: true }).click();
+    await page.locator("#checks-policy").selectOption("login");
+    await until("only denials of the policy are left", async () => {
+      const rows = await page.locator("#recent tbody tr").allInnerTexts();
+      return rows.length > 0 && rows.every((row) => /denied/.test(row) && /login/.test(row));
+    });
+    assert.match(page.url(), /#checks\?kind=denied&policy=login$/);
+    await page.locator("#recent tbody tr").first().hover();
+    const held = await first();
+    await new Promise((done) => setTimeout(done, 2500));
+    assert.equal(await first(), held);
+    const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    const light = await background();
+    await page.getByRole("button", { name: "Theme: as the system" }).click();
+    assert.equal(await background(), light);
+    await page.getByRole("button", { name: "Theme: light" }).click();
+    assert.notEqual(await background(), light);
+    await page.reload();
+    await page.getByRole("button", { name: "Theme: dark" }).waitFor();
+    assert.notEqual(await background(), light);
+    await page.getByRole("link", { name: "Help" }).click();
+    await page.getByText("This node knew from an earlier answer that the key has nothing left.").waitFor();
+    assert.deepEqual(await violations(page), []);
+  },
+
   async frozen_shard(browser) {
     const page = await open(browser, { token: settings.admin, hash: "#store" });
     await isLive(page);
@@ -256,7 +334,7 @@ const stories = {
     await go(page, "Decisions");
     await page.getByText("No checks in this time").waitFor();
     await go(page, "Checks");
-    await page.getByText("No check was denied or slow").waitFor();
+    await page.getByText("No such check was denied or slow").waitFor();
     await check("slow", "k");
     await go(page, "Decisions");
     await page.locator("#rate-table").getByText("allowed by store").waitFor();
@@ -316,7 +394,7 @@ const stories = {
     await tabTo("Keys");
     await page.keyboard.press("Enter");
     await view(page, "keys").waitFor();
-    assert.equal(await focused(), "Keys denied most");
+    assert.equal(await focused(), "Keys");
     await page.locator("#top").getByText(key).waitFor();
     await tabTo(key);
     // The focus survives updates of the table.

@@ -97,6 +97,27 @@ fn page_judges_a_key_by_the_cost_of_its_checks() {
 }
 
 #[test]
+fn page_shows_units_and_keys_that_use_most() {
+    let guarded = Guarded::start("");
+    let _load = Load::start(&guarded.node.address, Some(&guarded.admin));
+    run("units", &guarded.settings());
+}
+
+#[test]
+fn layout_holds_still_and_follows_the_choices() {
+    let guarded = Guarded::start("");
+    let _load = Load::start(&guarded.node.address, Some(&guarded.admin));
+    run("layout", &guarded.settings());
+}
+
+#[test]
+fn page_stays_small() {
+    let node = crate::support::node_with(POLICIES);
+    let page = crate::support::http::get(&node.address, "/dashboard");
+    assert!(page.body.len() < 120 * 1024, "{} bytes", page.body.len());
+}
+
+#[test]
 fn page_shows_entries_ticks_and_the_rule_that_applies() {
     let guarded = Guarded::start(&store(shared()));
     run("details", &guarded.settings());
