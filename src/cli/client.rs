@@ -75,8 +75,15 @@ impl Answer {
 
     fn reason(&self) -> String {
         let body = self.json();
-        let violations =
-            words(&body["violations"], |it| Some(format!("{} {}", it["pointer"].as_str()?, it["detail"].as_str()?)));
+        let violations = words(&body["violations"], |it| {
+            let detail = it["detail"].as_str()?;
+            // Faults of a configuration have a line, those of a request a pointer.
+            Some(match (it["pointer"].as_str(), it["line"].as_u64()) {
+                (Some(pointer), _) => format!("{pointer} {detail}"),
+                (None, Some(line)) => format!("line {line}: {detail}"),
+                (None, None) => detail.to_owned(),
+            })
+        });
         if !violations.is_empty() {
             return violations.join("; ");
         }

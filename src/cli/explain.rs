@@ -18,8 +18,8 @@ mod policy;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The configuration with the policy; `-` is standard input. Or the URL of a running node, such as
-    /// `http://127.0.0.1:7070`.
+    /// The configuration with the policy; `-` is standard input. Or the URL of a running node, such
+    /// as `http://127.0.0.1:7070`.
     #[arg(value_name = "FILE|URL")]
     file: PathBuf,
     /// The policy's name.

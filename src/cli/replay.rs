@@ -35,8 +35,8 @@ pub(super) struct Args {
     policies: Vec<String>,
     #[command(flatten)]
     logs: LogArgs,
-    /// Propose limits instead of applying those of the policy: for each window the smallest one that
-    /// denies at most this share of the clients, such as `1%`, `0.5%` or `0`.
+    /// Propose limits instead of applying those of the policy. For each window it is the smallest
+    /// one that denies at most this share of the clients, such as `1%`, `0.5%` or `0`.
     #[arg(long, value_name = "SHARE", conflicts_with = "drain")]
     propose: Option<Percentage>,
     /// A window to propose a limit for, such as `1m`; 1s, 10s, 1m, 10m, 1h and 1d if left out, as

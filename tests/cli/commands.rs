@@ -334,7 +334,7 @@ fn help_explains_each_positional_argument() {
         ("serve", &["[FILE]"][..]),
         ("validate", &["<FILE>"]),
         ("check", &["<POLICY>", "<KEY>"]),
-        ("explain", &["<FILE>", "[POLICY]", "[KEY]"]),
+        ("explain", &["<FILE|URL>", "[POLICY]", "[KEY]"]),
         ("replay", &["<FILE>"]),
     ] {
         let (_, help, _) = run(&[command, "-h"], "");
@@ -484,7 +484,7 @@ fn help_and_man_pages_are_for_terminals() {
     let widest = help.lines().map(|line| line.chars().count()).max().unwrap();
     assert!(help.contains("--propose <SHARE>") && widest <= 70, "{widest}\n{help}");
     let (code, page, _) = run(&["man", "usage"], "");
-    assert!(code == 0 && page.contains(".TH tollgate\\-usage 1") && page.contains("\\-\\-cost"), "{page}");
+    assert!(code == 0 && page.contains(".TH tollgate-usage 1") && page.contains("\\-\\-cost"), "{page}");
     assert!(run(&["man"], "").1.contains("tollgate\\-check(1)"));
     let (code, _, reason) = run(&["man", "nothing"], "");
     assert!(code == 1 && reason.contains("no command is named `nothing`"), "{reason}");

@@ -19,8 +19,8 @@ use crate::limit::quota::{MAX_UNITS, Quota};
 use crate::limit::state::State;
 use crate::limit::time::Micros;
 
-/// The windows, unless the command line names some. Those that are longer than the log, or no whole
-/// ticks, are left out.
+/// The windows, unless the command line names some. Windows longer than the log, and those of no
+/// whole ticks, are left out.
 const WINDOWS: [&str; 6] = ["1s", "10s", "1m", "10m", "1h", "1d"];
 
 /// The requests of a log that quotas of the policy count, about 24 bytes each.
