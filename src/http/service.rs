@@ -179,6 +179,8 @@ fn begin_trace(
         traceparent,
         tracestate: tracestate.as_deref(),
         client: caller.address,
+        server: caller.local,
+        user_agent: request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()),
         request_id: id.to_str().unwrap_or_default(),
     })
 }
