@@ -483,6 +483,38 @@ const stories = {
     faults.splice(0, faults.length, ...faults.filter((fault) => !/net::ERR/.test(fault)));
   },
 
+  // The numbers of all nodes, with a row for each, and a node that ends.
+  async fleet(browser) {
+    const page = await open(browser, { allowed: [settings.url, settings.other] });
+    await isLive(page);
+    const counted = async () => Number((await text(page, "#f-checks")).replace(/\D/g, ""));
+    await page.getByLabel("Numbers of").selectOption("all");
+    await page.getByText(/^Of all 2 nodes/).waitFor();
+    const rows = page.locator("#fleet tbody tr");
+    await until("both nodes are ok", async () => (await rows.getByText("ok", { exact: true }).count()) === 2);
+    // Only the other node has checks.
+    for (let round = 0; round < 40; round += 1) await ask("POST", "/v1/check", { url: settings.other, token: null, body: { policy: "slow", key: `fleet-${round % 4}` } });
+    await until("the sum has the checks of the other node", async () => {
+      const [own, other] = await rows.allInnerTexts();
+      return /[1-9]/.test(await text(page, "#by-policy")) && !/denied/.test(own) && other !== undefined && (await page.locator("#rate-table").innerText()).includes("allowed by store");
+    });
+    await page.locator("#rate .over title").first().waitFor({ state: "attached" });
+    const words = await page.locator("#rate .over title").evaluateAll((all) => all.map((one) => one.textContent).find((one) => /allowed by store/.test(one)));
+    assert.match(words, /^\d\d:\d\d:\d\d\n[\d.]+ allowed by store/);
+    await until("the starts are marked", async () => (await page.locator("#rate .mark title").evaluateAll((all) => all.map((one) => one.textContent).join())).includes("start"));
+    await go(page, "Keys");
+    await page.locator("#top tbody tr").first().waitFor();
+    assert.deepEqual(await violations(page), []);
+    assert.ok((await counted()) >= 0);
+    await go(page, "Decisions");
+    await wish("end the other");
+    await page.getByText("Of 1 node, without 1 that does not answer").waitFor();
+    assert.deepEqual(await violations(page), []);
+    await page.getByLabel("Numbers of").selectOption("own");
+    await page.getByText(/^Of this node/).waitFor();
+    faults.splice(0, faults.length, ...faults.filter((fault) => !/net::ERR/.test(fault)));
+  },
+
   // No view violates WCAG 2.1 AA, in both themes, at both widths.
   async accessibility(browser) {
     const key = "198.51.100.79";

@@ -219,6 +219,21 @@ fn page_compares_other_nodes() {
 }
 
 #[test]
+fn page_sums_all_nodes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (own, other) = (free_port(), free_port());
+    let start = |port: u16, peer: u16| {
+        let file = folder.path().join(format!("{port}.yaml"));
+        std::fs::write(&file, format!("dashboard: {{nodes: [\"http://127.0.0.1:{peer}\"]}}\n{POLICIES}")).unwrap();
+        Node::start_on(&format!("127.0.0.1:{port}"), &["--config", file.to_str().unwrap()])
+    };
+    let node = start(own, other);
+    let second = RefCell::new(Some(start(other, own)));
+    let settings = json!({"url": node.url(), "other": format!("http://127.0.0.1:{other}")});
+    run_with("fleet", &settings, |_| drop(second.take()));
+}
+
+#[test]
 fn page_meets_wcag_in_both_themes_and_widths() {
     let guarded = Guarded::start(&store(shared()));
     let _load = Load::start(&guarded.node.address, Some(&guarded.admin));
