@@ -23,7 +23,7 @@ pub const LAST: usize = 5;
 /// The first checks of a second that are each noted as a use. One in [`SAMPLE`] of the others counts
 /// for all of them, so a busy thread pays little.
 const EXACT: u32 = 1_000;
-const SAMPLE: u64 = 16;
+const SAMPLE: u64 = 64;
 
 /// A check with the instant of its end, us, and its cost.
 pub type Cost = (Micros, u64);

@@ -437,12 +437,16 @@ mod tests {
         // The second table of each pair.
         assert_eq!((column(&lines, "198.51.100.7"), column(&lines, "http://a:1")), (vec![118], vec![101]));
         let text = lines.join("\n");
+        let rates = |name: &str, rates: [&str; 4]| {
+            let [checks, denied, shadow, units] = rates;
+            format!("{name:<59} {checks:>9} {denied:>9} {shadow:>9} {units:>9}")
+        };
         for row in [
-            "login                                                             2.0k       812         3      4.3k",
-            "http://a:1                                                        1.5k        12         0      9.0k",
-            "54,321         400",
+            rates("login", ["2.0k", "812", "3", "4.3k"]),
+            rates("http://a:1", ["1.5k", "12", "0", "9.0k"]),
+            "54,321         400".to_owned(),
         ] {
-            assert!(text.contains(row), "{row} in\n{text}");
+            assert!(text.contains(&row), "{row} in\n{text}");
         }
         assert!(lines.iter().any(|line| line.contains("http://b:1") && line.contains("away")), "{text}");
     }
