@@ -145,6 +145,11 @@ impl Engine {
         self.observed().used.of(minutes, self.clock.now() / MICROS_PER_SECOND)
     }
 
+    /// The last six hours, by minutes that have ended, the oldest first.
+    pub fn minutes(&self) -> Vec<Arc<Second>> {
+        self.observed().rings.minutes()
+    }
+
     /// The present, with the last `seconds` that have ended.
     pub fn snapshot(&self, seconds: u64) -> Snapshot {
         let now = self.clock.now();

@@ -5,6 +5,7 @@
 use std::cell::OnceCell;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ const NAMES: usize = 1000;
 /// Ends a second, and sends the snapshot to all subscribers. Called once a second.
 pub fn publish(node: &Node) {
     let snapshot = OnceCell::new();
-    let render = |in_clear| event(node, snapshot.get_or_init(|| node.engine.snapshot(1)), in_clear).into();
+    let render = |in_clear| event(node, snapshot.get_or_init(|| node.engine.snapshot(1)), in_clear, &[]).into();
     node.watchers.publish(&node.reloader.running().access, || node.engine.observe(), render);
 }
 
@@ -56,12 +57,16 @@ pub(super) async fn live(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let seconds = query::live(query.as_deref()).map_err(Problem::invalid)?;
+    let query::Live { seconds, minutes } = query::live(query.as_deref()).map_err(Problem::invalid)?;
     rights.all_policies(&node)?;
     let access = node.reloader.running().access.clone();
     let in_clear = shows_keys(&node, &headers);
     // A long history takes milliseconds, so a blocking thread writes it.
-    let first = move |node: &Node| (event(node, &node.engine.snapshot(seconds), in_clear), node.engine.watch_servers());
+    let first = move |node: &Node| {
+        let mut past = node.engine.minutes();
+        past.drain(..past.len().saturating_sub(minutes));
+        (event(node, &node.engine.snapshot(seconds), in_clear, &past), node.engine.watch_servers())
+    };
     let token = access.find(bearer(&headers)).ok().cloned();
     // Without admin tokens every caller counts as an operator.
     let is_operator = !access.has_operators() || token.as_ref().is_some_and(|token| token.is_of_operator());
@@ -124,8 +129,13 @@ impl HttpBody for Events {
 }
 
 /// A snapshot as an event.
-fn event(node: &Node, snapshot: &Snapshot, in_clear: bool) -> Vec<u8> {
-    let data = answer::bytes(|object| write(object, node, snapshot, in_clear));
+fn event(node: &Node, snapshot: &Snapshot, in_clear: bool, minutes: &[Arc<Second>]) -> Vec<u8> {
+    let data = answer::bytes(|object| {
+        write(object, node, snapshot, in_clear);
+        if !minutes.is_empty() {
+            object.list("minutes", minutes.iter(), |minute, object| write_second(object, minute));
+        }
+    });
     // JSON has no line breaks.
     [format!("event: snapshot\nid: {}\ndata: ", snapshot.at).as_bytes(), &data, b"\n\n"].concat()
 }

@@ -1,7 +1,8 @@
-//! Counts of each second for 15 minutes, by policy, outcome and source, and by shard.
+//! Counts of each second for 15 minutes, by policy, outcome and source, and by shard. Counts of each
+//! minute for six hours, without shards.
 //!
-//! A second keeps at most [`MAX_SERIES`] series. With more, the lightest ones add up under the name
-//! [`OTHERS`], so the sums stay right.
+//! A second or minute keeps at most [`MAX_SERIES`] series. With more, the lightest ones add up under
+//! the name [`OTHERS`], so the sums stay right.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -9,6 +10,12 @@ use std::sync::Arc;
 
 /// Seconds that are kept.
 pub const SECONDS: usize = 900;
+
+/// Minutes that are kept.
+pub const MINUTES: usize = 360;
+
+/// Seconds of a minute.
+const MINUTE: u64 = 60;
 
 /// Series of one second, of checks and of shards each.
 pub const MAX_SERIES: usize = 128;
@@ -51,30 +58,69 @@ pub struct Second {
     pub shards: Box<[ShardCalls]>,
 }
 
-/// The last seconds, the newest last.
+/// The last seconds and minutes, the newest last.
 #[derive(Debug, Default)]
-pub struct Rings(VecDeque<Arc<Second>>);
+pub struct Rings {
+    seconds: VecDeque<Arc<Second>>,
+    /// Minutes that have ended. Their durations are those of their slowest second.
+    minutes: VecDeque<Arc<Second>>,
+    /// The minute of the newest second.
+    open: Second,
+}
 
 impl Rings {
     pub fn add(&mut self, second: Second) {
-        if self.0.len() >= SECONDS {
-            self.0.pop_front();
+        let minute = second.at - second.at % MINUTE;
+        if self.open.at != minute {
+            let ended = std::mem::replace(&mut self.open, Second { at: minute, ..Second::default() });
+            push(&mut self.minutes, MINUTES, ended);
         }
-        self.0.push_back(Arc::new(second));
+        self.open.extend(&second);
+        push(&mut self.seconds, SECONDS, second);
+    }
+
+    /// The minutes that have ended, the oldest first.
+    pub fn minutes(&self) -> Vec<Arc<Second>> {
+        self.minutes.iter().filter(|minute| minute.at > 0).cloned().collect()
     }
 
     /// The begin of the newest second.
     pub fn newest(&self) -> Option<u64> {
-        self.0.back().map(|second| second.at)
+        self.seconds.back().map(|second| second.at)
     }
 
     /// The last `seconds` up to the newest one, the oldest first.
     pub fn last(&self, seconds: u64) -> Vec<Arc<Second>> {
         let newest = self.newest().unwrap_or_default();
-        let recent = self.0.iter().rev().take_while(|second| second.at + seconds > newest);
+        let recent = self.seconds.iter().rev().take_while(|second| second.at + seconds > newest);
         let mut seconds: Vec<_> = recent.cloned().collect();
         seconds.reverse();
         seconds
+    }
+}
+
+fn push(ring: &mut VecDeque<Arc<Second>>, most: usize, newest: Second) {
+    if ring.len() >= most {
+        ring.pop_front();
+    }
+    ring.push_back(Arc::new(newest));
+}
+
+impl Second {
+    /// Adds the checks of a second to its minute.
+    fn extend(&mut self, second: &Self) {
+        (self.p50, self.p99) = (self.p50.max(second.p50), self.p99.max(second.p99));
+        let mut checks = std::mem::take(&mut self.checks).into_vec();
+        for more in &second.checks {
+            let is_same = |checks: &&mut Checks| {
+                (&checks.policy, checks.outcome, checks.source) == (&more.policy, more.outcome, more.source)
+            };
+            match checks.iter_mut().find(is_same) {
+                Some(sum) => (sum.count, sum.units) = (sum.count + more.count, sum.units.saturating_add(more.units)),
+                None => checks.push(more.clone()),
+            }
+        }
+        self.checks = bounded_checks(checks);
     }
 }
 
@@ -153,6 +199,26 @@ mod tests {
         assert_eq!(times(3), [1_997, 1_998, 1_999]);
         assert_eq!((times(5_000).len(), times(5_000)[0]), (SECONDS, 1_100));
         assert!(Rings::default().last(900).is_empty());
+    }
+
+    #[test]
+    fn minutes_add_up_their_seconds_and_are_kept_for_hours() {
+        let mut rings = Rings::default();
+        for at in 60..60 * 500 + 30 {
+            let checks = |policy: &str, count| Checks {
+                policy: policy.into(),
+                outcome: "allowed",
+                source: "store",
+                count,
+                units: 3 * count,
+            };
+            let checks = vec![checks("p", 2), checks(if at % 60 == 7 { "r" } else { "q" }, 1)].into();
+            rings.add(Second { at, p99: Some(at % 60), checks, ..Second::default() });
+        }
+        let minutes = rings.minutes();
+        assert_eq!((minutes.len(), minutes[0].at, minutes[MINUTES - 1].at), (MINUTES, 60 * 140, 60 * 499));
+        let counts: Vec<_> = minutes[9].checks.iter().map(|one| (&*one.policy, one.count, one.units)).collect();
+        assert_eq!((counts, minutes[9].p99), (vec![("p", 120, 360), ("q", 59, 177), ("r", 1, 3)], Some(59)));
     }
 
     #[test]

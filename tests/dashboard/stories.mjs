@@ -209,6 +209,10 @@ const stories = {
     await isLive(page);
     await until("the choices are back", async () => (await page.locator("#decisions-policy").inputValue()) === "log");
     assert.ok(await page.locator("input[name=range][value='300']").isChecked());
+    await page.locator("#range").getByText("6 h", { exact: true }).click();
+    await page.locator("#rate-table").getByText("allowed by store").waitFor();
+    assert.match(await page.locator("#rate").textContent(), /−6 h/);
+    assert.match(await text(page, "#decisions-says"), /of data/);
     await go(page, "Keys");
     await page.locator("#keys-policy").selectOption("log");
     const row = page.locator("#consumers tbody tr").filter({ hasText: "hungry" });

@@ -251,6 +251,7 @@ fn wrong_queries_report_every_violation() {
     for (path, pointers) in [
         ("/v1/live?seconds=0", vec!["/seconds"]),
         ("/v1/live?seconds=901&second=1", vec!["/second", "/seconds"]),
+        ("/v1/live?minutes=361", vec!["/minutes"]),
         ("/v1/live?seconds=1&seconds=2", vec!["/seconds"]),
         ("/v1/top?n=257&minutes=2&kye=k", vec!["/kye", "/n", "/minutes"]),
         ("/v1/top?key=k", vec!["/policy"]),

@@ -11,7 +11,7 @@ use super::members::Members;
 use crate::engine::{Check, Door};
 use crate::http::problem::{Violation, Violations};
 use crate::limit::quota::MAX_UNITS;
-use crate::live::rings::SECONDS;
+use crate::live::rings::{MINUTES, SECONDS};
 use crate::live::space_saving::CAPACITY;
 
 /// Keys that a list shows by default.
@@ -29,11 +29,20 @@ pub(in crate::http) fn deny_status(query: Option<&str>) -> Result<StatusCode, Vi
     parameters.finish(status.unwrap_or(StatusCode::OK))
 }
 
-/// `?seconds=`: the history in the first snapshot.
-pub(in crate::http) fn live(query: Option<&str>) -> Result<u64, Violations> {
-    let mut parameters = Members::of_query(query, &["seconds"]);
+/// The history in the first snapshot.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::http) struct Live {
+    pub(in crate::http) seconds: u64,
+    pub(in crate::http) minutes: usize,
+}
+
+/// `?seconds=&minutes=`.
+pub(in crate::http) fn live(query: Option<&str>) -> Result<Live, Violations> {
+    let mut parameters = Members::of_query(query, &["seconds", "minutes"]);
     let seconds = parameters.take("seconds", |text| integer(&text, 1..=SECONDS as u64));
-    parameters.finish(seconds.unwrap_or(1))
+    let minutes = parameters.take("minutes", |text| integer(&text, 0..=MINUTES as u64));
+    let minutes = minutes.and_then(|minutes| usize::try_from(minutes).ok()).unwrap_or(0);
+    parameters.finish(Live { seconds: seconds.unwrap_or(1), minutes })
 }
 
 /// The keys that `GET /v1/top` lists: all, those of a policy, or one.
