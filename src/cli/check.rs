@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
 }
 
 /// A sentence such as `denied: over_limit, 0 of 5 left of quota 1m, retry after 312 ms (by store)`.
-fn sentence(decision: &Value) -> String {
+pub(super) fn sentence(decision: &Value) -> String {
     let text = |name: &str| decision[name].as_str().unwrap_or("?");
     let mut parts = vec![match decision["allowed"].as_bool() {
         Some(true) if decision["reason"] == "shadow" => {

@@ -6,6 +6,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -74,8 +75,15 @@ impl Answer {
 
     fn reason(&self) -> String {
         let body = self.json();
-        let violations =
-            words(&body["violations"], |it| Some(format!("{} {}", it["pointer"].as_str()?, it["detail"].as_str()?)));
+        let violations = words(&body["violations"], |it| {
+            let detail = it["detail"].as_str()?;
+            // Faults of a configuration have a line, those of a request a pointer.
+            Some(match (it["pointer"].as_str(), it["line"].as_u64()) {
+                (Some(pointer), _) => format!("{pointer} {detail}"),
+                (None, Some(line)) => format!("line {line}: {detail}"),
+                (None, None) => detail.to_owned(),
+            })
+        });
         if !violations.is_empty() {
             return violations.join("; ");
         }
@@ -117,17 +125,41 @@ impl Node {
         self.call(Method::POST, path, body.to_string().into())
     }
 
+    /// Calls `DELETE path`.
+    ///
+    /// # Errors
+    /// As [`Node::get`].
+    pub(super) fn delete(&self, path: &str) -> Result<Answer, String> {
+        self.call(Method::DELETE, path, Bytes::new())
+    }
+
     fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
-        let target: Target = self.url.parse()?;
+        self.access.call(&self.url, method, path, body)
+    }
+}
+
+/// The query of these parameters.
+pub(super) fn parameters(parameters: &[(&str, &str)]) -> String {
+    let encoded = parameters
+        .iter()
+        .map(|(name, value)| format!("{name}={}", utf8_percent_encode(value, NON_ALPHANUMERIC)));
+    encoded.collect::<Vec<_>>().join("&")
+}
+
+impl Access {
+    /// Calls the node at `url`.
+    ///
+    /// # Errors
+    /// As [`Node::get`].
+    pub(super) fn call(&self, url: &str, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
+        let target: Target = url.parse()?;
         let answer = async {
-            let asked = tokio::time::timeout(TIMEOUT, self.access.ask(&target, method, path, body)).await;
+            let asked = tokio::time::timeout(TIMEOUT, self.ask(&target, method, path, body)).await;
             asked.unwrap_or_else(|_| Err("no answer within 5 seconds".into()))
         };
         block_on(answer).map_err(|reason| format!("{target}: {reason}"))
     }
-}
 
-impl Access {
     /// Returns the whole answer to one call.
     ///
     /// # Errors

@@ -6,20 +6,17 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::offline::{self, Failure, LOGS_HELP, LogArgs, Trial};
+use super::offline::{self, Failure, LOGS_HELP, LogArgs, Percentage, Trial};
 use super::{complain, fail, load, say, tell};
 use crate::config::{Policies, origin};
 
 mod changes;
-
-mod fail_over;
 
 mod report;
 
 mod markdown;
 
 use changes::{Changed, Changes};
-use fail_over::FailOver;
 use markdown::Markdown;
 use report::Report;
 
@@ -51,7 +48,7 @@ pub(super) struct Args {
     /// Exit with 1 when a policy newly denies more than this share of its checks, such as `1%`,
     /// `0.5%` or `0`.
     #[arg(long, value_name = "SHARE")]
-    fail_over: Option<FailOver>,
+    fail_over: Option<Percentage>,
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
@@ -103,7 +100,7 @@ fn compare(args: &Args, old: &Policies, new: &Policies) -> Result<Report, Failur
     let over = args.logs.over();
     let trial = |Changed { old, new, settings }: Changed| (settings, Trial::new(Some(old), new, over, 1));
     let (settings, trials): (Vec<_>, Vec<_>) = changed.into_iter().map(trial).unzip();
-    let (summary, results) = offline::read(&args.logs, trials)?;
+    let (summary, results) = offline::decide(&args.logs, trials)?;
     let policies = settings.into_iter().zip(results).collect();
     let [old, new] = [&args.old, &args.new].map(|file| origin(file));
     Ok(Report { old, new, summary, added, removed, unchanged, policies, fail_over: args.fail_over.clone() })

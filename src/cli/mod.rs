@@ -23,6 +23,12 @@ mod explain;
 
 mod import;
 
+mod usage;
+
+mod refund;
+
+mod reload;
+
 mod policies;
 
 mod health;
@@ -34,6 +40,10 @@ mod top;
 mod token;
 
 mod completions;
+
+mod man;
+
+mod schema;
 
 pub mod bearer;
 
@@ -73,9 +83,18 @@ enum Command {
     EnvoyRatelimit(envoy_ratelimit::Args),
     /// Ask a running node for one check. Exit code: 0 allowed, 1 denied, 2 failed.
     Check(check::Args),
+    /// Show what a key has used on a running node, without a charge. Exit code: 0 shown, 1 not.
+    Usage(usage::Args),
+    /// Give a charge back on a running node, by its id or by its cost. Exit code: 0 done, 1 not.
+    Refund(refund::Args),
+    /// Forget the counts of a key on a running node. Exit code: 0 done, 1 not.
+    Reset(usage::ResetArgs),
+    /// Make a running node load its configuration again. Exit code: 0 loaded, 1 not.
+    Reload(reload::Args),
     /// Read a configuration file and report every fault. Exit code: 0 none, 1 faults.
     Validate(validate::Args),
-    /// Say what a file's policy does with a key: list or override, quotas, Redis keys. With
+    /// Say what a policy of a file or of a running node does with a key: list or override, quotas,
+    /// Redis keys. With
     /// `--gate`: what a gate does with a request. With `--domain`: which rule decides a descriptor
     /// of Envoy. Exit code: 0 explained, 1 the file, the policy or the key is wrong.
     Explain(explain::Args),
@@ -95,6 +114,10 @@ enum Command {
     Token(token::Args),
     /// Print the completions of a shell, for its own folder of them.
     Completions(completions::Args),
+    /// Print the man page of the program, or of a command.
+    Man(man::Args),
+    /// Print the JSON Schema of the configuration, for editors.
+    Schema(schema::Args),
     /// Put load on a running node, by the program `tollgate-bench`.
     #[command(hide = true)]
     Bench(bench::Args),
@@ -166,6 +189,10 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Replay(args) => return replay::run(&args),
         Command::Diff(args) => return diff::run(&args),
         Command::Check(args) => (check::run(&args), 2),
+        Command::Usage(args) => (usage::run(&args), 1),
+        Command::Refund(args) => (refund::run(&args), 1),
+        Command::Reset(args) => (usage::reset(&args), 1),
+        Command::Reload(args) => (reload::run(&args), 1),
         Command::Validate(args) => (validate::run(&args), 1),
         Command::Explain(args) => (explain::run(&args), 1),
         Command::Import(args) => (import::run(&args), 1),
@@ -175,6 +202,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Top(args) => (top::run(args), 1),
         Command::Token(args) => (token::run(&args), 1),
         Command::Completions(args) => (completions::run(&args), 1),
+        Command::Man(args) => (man::run(&args), 1),
+        Command::Schema(args) => (schema::run(&args), 1),
         Command::Bench(args) => (bench::run(&args), 2),
     };
     result.unwrap_or_else(|reason| fail(&reason, failed))

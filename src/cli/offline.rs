@@ -17,6 +17,10 @@ mod entry;
 
 mod field;
 
+mod filters;
+
+mod percentage;
+
 mod instant;
 
 mod json;
@@ -43,10 +47,12 @@ mod tally;
 
 pub(super) use instant::text as instant;
 pub(super) use pass::read;
+pub(super) use percentage::Percentage;
 pub(super) use summary::{Summary, percent, share};
 pub(super) use tally::{MarkedChecks, Minute};
 pub(super) use trial::{Result as TrialResult, Trial};
 
+use filters::Filters;
 use reader::Format;
 
 /// The help on logs for commands that read them.
@@ -84,12 +90,23 @@ pub(super) struct LogArgs {
     /// log, or a member of JSON lines or its path.
     #[arg(long, value_name = "N|FIELD")]
     cost: Option<String>,
+    #[command(flatten)]
+    filters: Filters,
     /// Charge each request as far as it fits, as checks with `"over": "drain"` do.
     #[arg(long)]
     drain: bool,
     /// How many keys and minutes to show.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=10_000))]
     top: u16,
+}
+
+/// Decides each request of the logs in all trials.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn decide(options: &LogArgs, mut trials: Vec<Trial>) -> Result<(Summary, Vec<TrialResult>), Failure> {
+    let summary = read(options, |now, key, cost| trials.iter_mut().for_each(|trial| trial.check(now, key, cost)))?;
+    Ok((summary, trials.into_iter().map(|trial| trial.end(options.top())).collect()))
 }
 
 /// The reason why there is no report.

@@ -7,11 +7,15 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::offline::{self, Failure, LOGS_HELP, LogArgs, Minute, Summary, Trial, TrialResult, instant, percent, share};
+use super::offline::{
+    self, Failure, LOGS_HELP, LogArgs, Minute, Percentage, Summary, Trial, TrialResult, instant, percent, share,
+};
 use super::{complain, fail, load, shown, tell};
 use crate::config::Policies;
 use crate::limit::drain::Over;
 use crate::limit::policy::Policy;
+
+mod propose;
 
 /// Replays a log through policies, offline.
 #[derive(Debug, clap::Args)]
@@ -21,6 +25,7 @@ Exit code: 0 replayed, 1 the configuration or an option is at fault, 2 a log can
 cannot be written, or the command line is wrong.
 
   tollgate replay tollgate.yaml --policy per-ip --policy login --log access.log
+  tollgate replay tollgate.yaml --policy per-ip --log access.log --propose 1% --path '/api/*'
   zcat $(ls -rv access.log.*.gz) | tollgate replay tollgate.yaml --policy api-key --log - --key user --json"))]
 pub(super) struct Args {
     /// The configuration with the policies; `-` is standard input.
@@ -30,6 +35,14 @@ pub(super) struct Args {
     policies: Vec<String>,
     #[command(flatten)]
     logs: LogArgs,
+    /// Propose limits instead of applying those of the policy. For each window it is the smallest
+    /// one that denies at most this share of the clients, such as `1%`, `0.5%` or `0`.
+    #[arg(long, value_name = "SHARE", conflicts_with = "drain")]
+    propose: Option<Percentage>,
+    /// A window to propose a limit for, such as `1m`; 1s, 10s, 1m, 10m, 1h and 1d if left out, as
+    /// far as the log is as long.
+    #[arg(long = "window", value_name = "W", requires = "propose")]
+    windows: Vec<String>,
     /// Report as JSON.
     #[arg(long)]
     json: bool,
@@ -42,25 +55,43 @@ struct Report {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    match replay(args) {
-        Ok(report) => {
-            report.summary.complaints().for_each(|line| complain(&line));
-            if report.summary.span.is_none() {
-                complain("the logs have no request, so nothing is decided");
-            }
-            let text = if args.json { report.json() } else { report.to_string() };
-            tell(&text, ExitCode::SUCCESS, 2)
-        }
+    let told = match &args.propose {
+        Some(most) => propose(args, most).map(|report| {
+            complain_of(report.summary());
+            if args.json { report.json() } else { report.to_string() }
+        }),
+        None => replay(args).map(|report| {
+            complain_of(&report.summary);
+            if args.json { report.json() } else { report.to_string() }
+        }),
+    };
+    match told {
+        Ok(text) => tell(&text, ExitCode::SUCCESS, 2),
         Err(Failure::Usage(reason)) => fail(&reason, 1),
         Err(Failure::Log(reason)) => fail(&reason, 2),
     }
+}
+
+fn complain_of(summary: &Summary) {
+    summary.complaints().for_each(|line| complain(&line));
+    if summary.span.is_none() {
+        complain("the logs have no request, so nothing is decided");
+    }
+}
+
+fn propose(args: &Args, most: &Percentage) -> Result<propose::Report, Failure> {
+    args.logs.one_reader(&[&args.file])?;
+    let [policy] = &policies(args)?[..] else {
+        return Err(Failure::Usage("--propose: name one policy, whose algorithm and keys count".to_owned()));
+    };
+    propose::propose(policy.clone(), &args.logs, most, &args.windows)
 }
 
 fn replay(args: &Args) -> Result<Report, Failure> {
     args.logs.one_reader(&[&args.file])?;
     let (top, over) = (args.logs.top(), args.logs.over());
     let trials = policies(args)?.into_iter().map(|policy| Trial::new(None, policy, over, top)).collect();
-    let (summary, policies) = offline::read(&args.logs, trials)?;
+    let (summary, policies) = offline::decide(&args.logs, trials)?;
     Ok(Report { summary, policies })
 }
 
@@ -89,7 +120,7 @@ impl Report {
     }
 }
 
-fn policy(TrialResult { policy, counts, newly_denied: denied, .. }: &TrialResult) -> Value {
+fn policy(TrialResult { policy, counts, newly_denied: denied, denials, .. }: &TrialResult) -> Value {
     let minute =
         |minute: &Minute| json!({"minute": instant(minute.start), "checks": minute.checks, "denied": minute.marked});
     let units = |sum: u128| u64::try_from(sum).unwrap_or(u64::MAX);
@@ -101,6 +132,7 @@ fn policy(TrialResult { policy, counts, newly_denied: denied, .. }: &TrialResult
         "denied_share": share(denied.checks, counts.checks),
         "cost": units(counts.cost),
         "cost_denied": units(denied.cost),
+        "denied_by_quota": denials.iter().map(|(quota, denied)| json!({"quota": quota, "denied": denied})).collect::<Vec<_>>(),
         "refused_keys": counts.refused[1],
         "undecided": counts.undecided,
         "top_denied_keys": denied.keys.json("denied"),
@@ -130,7 +162,7 @@ impl fmt::Display for Report {
 }
 
 fn details(f: &mut fmt::Formatter<'_>, result: &TrialResult) -> fmt::Result {
-    let TrialResult { policy, counts, newly_denied: denied, .. } = result;
+    let TrialResult { policy, counts, newly_denied: denied, denials, .. } = result;
     let (name, refused) = (&policy.name, counts.refused[1]);
     if refused > 0 {
         writeln!(f, "\n{name}: {refused} keys are no IP addresses: their checks are refused")?;
@@ -138,6 +170,10 @@ fn details(f: &mut fmt::Formatter<'_>, result: &TrialResult) -> fmt::Result {
     if counts.undecided > 0 {
         writeln!(f, "\n{name}: {} not decided: more live keys than a store holds", counts.undecided)?;
     }
+    if !denials.is_empty() {
+        writeln!(f, "\n{name}: denials by quota")?;
+    }
+    denials.iter().try_for_each(|(quota, denied)| writeln!(f, "  {denied:>10}  {quota}"))?;
     denied.keys.write(f, &format!("\n{name}: keys denied most"))?;
     if !denied.peaks.is_empty() {
         writeln!(f, "\n{name}: minutes denied most")?;

@@ -49,6 +49,8 @@ mod quota;
 
 mod counter;
 
+mod idle_quotas;
+
 mod candidate;
 
 mod lease;

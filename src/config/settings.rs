@@ -53,6 +53,7 @@ macro_rules! settings {
                 words: $section::$id.kind.describe(),
                 reload: [$($reload,)? "yes"][0],
                 samples: $section::$id.kind.samples(),
+                schema: $section::$id.kind.schema(),
             },)*)*]
         }
     };
@@ -290,8 +291,8 @@ settings! {
     }
 
     dashboard("dashboard.", "", "{nodes: [\"http://10.0.0.2:7071\"]}") {
-        /// Other nodes whose policies the page compares, by the origins of their operators' calls.
-        /// Pages of these origins may read this node's policies.
+        /// Other nodes whose numbers the page adds up and whose policies it compares, by the origins
+        /// of their operators' calls. Pages of these origins may read this node's live view.
         NODES = "nodes": Own("list of up to 64 origins such as `http://10.0.0.2:7071`", "none");
     }
 

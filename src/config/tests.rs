@@ -2,6 +2,8 @@
 
 pub(super) mod page;
 
+mod schema;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use crate::limit::key::{Fingerprint, Fingerprinter};
 use crate::limit::policy::Policy;
 use crate::limit::time::{MICROS_PER_MILLI, Micros, micros};
 use crate::live::recent::Recent;
-use crate::live::recorders::{Denied, Recorders};
+use crate::live::recorders::{Cost, KeyChecks, Recorders};
 use crate::store::Subject;
 use crate::telemetry::instrument::Count;
 use crate::telemetry::traces;
@@ -68,12 +68,27 @@ impl Checked<'_> {
     }
 
     /// Counts a denial of the policy `name` by its quota, and by its key.
-    pub(super) fn deny(&self, name: &Arc<str>, quotas: &QuotaCounts, recorders: &Recorders, answer: &Answer) {
-        if let Some(quota) = answer.as_ref().ok().and_then(label) {
+    pub(super) fn deny(
+        &self,
+        name: &Arc<str>,
+        quotas: &QuotaCounts,
+        recorders: &Recorders,
+        (now, answer): (Micros, &Answer),
+    ) {
+        let Ok(decision) = answer else { return };
+        if let Some(quota) = label(decision) {
             quotas.add(quota);
         }
-        let denied = || Denied { policy: name.clone(), key: self.subject.key.clone() };
-        recorders.deny(self.fingerprint(), denied);
+        recorders.deny(self.fingerprint(), (now, decision.cost), || self.key(name));
+    }
+
+    /// Counts the units of an allowed check of the policy `name` by its key.
+    pub(super) fn use_up(&self, name: &Arc<str>, recorders: &Recorders, last: Cost) {
+        recorders.used(self.fingerprint(), last, || self.key(name));
+    }
+
+    fn key(&self, name: &Arc<str>) -> KeyChecks {
+        KeyChecks::new(name.clone(), self.subject.key.clone())
     }
 
     /// Returns a slow or denied check of the policy `name`, to be shown.
@@ -91,6 +106,7 @@ impl Checked<'_> {
             at,
             policy: name.clone(),
             key: Arc::clone(&self.subject.key),
+            cost: decision.map(|decision| decision.cost),
             allowed: decision.is_some_and(|decision| decision.allowed),
             reason: reason.name(),
             source: source.name(),

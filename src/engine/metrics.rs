@@ -48,7 +48,8 @@ impl Engine {
     /// Reads the counts of each policy that has some. Beyond a number of policies they are sums.
     fn read_policies(&self, metrics: &mut Metrics) {
         let (policies, candidates, embedded) = (self.policies(), self.candidates(), self.embedded());
-        let (mut checks, mut operations, mut denials, mut compared) = <(Sums, Sums, Sums, Sums)>::default();
+        let (mut checks, mut units, mut operations, mut denials, mut compared) =
+            <(Sums, Sums, Sums, Sums, Sums)>::default();
         let mut keys = BTreeMap::<_, usize>::default();
         for (label, tally) in self.tally.labelled(policies.by_name.keys().map(String::as_str)) {
             let own = || labels("policy", label);
@@ -59,6 +60,9 @@ impl Engine {
                 let (outcome, source) = (("outcome", outcome.name()), ("source", source.name()));
                 let series = with(&[outcome, source, ("reason", reason.name()), ("door", door.name())]);
                 *checks.entry(series).or_default() += count;
+            }
+            for (outcome, count) in tally.units() {
+                *units.entry(with(&[("outcome", outcome)])).or_default() += count;
             }
             for (operation, completion, count) in tally.operations() {
                 let series = with(&[("operation", operation.name()), ("outcome", completion.name())]);
@@ -77,6 +81,7 @@ impl Engine {
             *keys.entry(own()).or_default() += embedded.keys_of(&tally.name);
         }
         metrics.checks = checks.into_iter().collect();
+        metrics.units = units.into_iter().collect();
         metrics.operations = operations.into_iter().collect();
         metrics.denials = denials.into_iter().collect();
         metrics.candidate_checks = compared.into_iter().collect();

@@ -12,7 +12,7 @@ use crate::limit::time::MICROS_PER_SECOND;
 use crate::live::recent::{Recent, push_newest};
 use crate::live::rings::{Checks, Rings, Second, ShardCalls, bounded_checks, bounded_shards, quantile};
 use crate::live::space_saving::SpaceSaving;
-use crate::live::top::{Denials, TopKeys};
+use crate::live::top::{KeyCounts, TopKeys};
 
 /// Candidates in a snapshot. Configurations may have thousands.
 const CANDIDATES: usize = 100;
@@ -21,7 +21,8 @@ const CANDIDATES: usize = 100;
 #[derive(Debug, Default)]
 pub struct Observed {
     rings: Rings,
-    top: TopKeys,
+    denied: TopKeys,
+    used: TopKeys,
     recent: VecDeque<Recent>,
     before: Before,
 }
@@ -50,17 +51,21 @@ impl Engine {
         let checks = self.new_checks(&mut observed.before);
         let (p50, p99) = self.new_durations(&mut observed.before);
         let shards = self.new_calls(&mut observed.before);
-        let (mut keys, mut recent) = (SpaceSaving::default(), Vec::new());
+        let (mut keys, mut used, mut recent) = (SpaceSaving::default(), SpaceSaving::default(), Vec::new());
         for table in self.tally.recorders.take() {
             keys.merge(table.denied);
+            used.merge(table.used);
             recent.extend(table.recent);
         }
         // Each table has its own order.
         recent.sort_by_key(|recent| recent.at);
         recent.into_iter().for_each(|recent| push_newest(&mut observed.recent, recent));
-        let denied = checks.iter().filter(|checks| checks.outcome == Outcome::Denied.name());
-        let denied: Vec<_> = denied.map(|checks| (checks.policy.clone(), checks.count)).collect();
-        observed.top.add(at, keys, denied.into_iter());
+        let (denied, allowed): (Vec<_>, Vec<_>) =
+            checks.iter().partition(|checks| checks.outcome == Outcome::Denied.name());
+        let denied = denied.into_iter().map(|checks| (checks.policy.clone(), checks.count));
+        observed.denied.add(at, keys, denied);
+        let allowed = allowed.into_iter().map(|checks| (checks.policy.clone(), checks.units));
+        observed.used.add(at, used, allowed);
         let (checks, shards) = (bounded_checks(checks), bounded_shards(shards));
         observed.rings.add(Second { at, p50, p99, checks, shards });
     }
@@ -74,10 +79,10 @@ impl Engine {
             for (outcome, (totals, last)) in SHOWN.into_iter().zip(totals.iter().zip(&last)) {
                 for (source, (total, last)) in Source::ALL.into_iter().zip(totals.iter().zip(last)) {
                     // A policy that was dropped and is back counts from zero.
-                    let count = total.saturating_sub(*last);
-                    if count > 0 {
+                    let (count, units) = (total.0.saturating_sub(last.0), total.1.saturating_sub(last.1));
+                    if count > 0 || units > 0 {
                         let (policy, source) = (policy.name.clone(), source.name());
-                        new.push(Checks { policy, outcome, source, count });
+                        new.push(Checks { policy, outcome, source, count, units });
                     }
                 }
             }
@@ -131,8 +136,18 @@ impl Engine {
     }
 
     /// The denials of the last `minutes`: 1, 5 or 15.
-    pub fn denials(&self, minutes: u64) -> Denials {
-        self.observed().top.of(minutes, self.clock.now() / MICROS_PER_SECOND)
+    pub fn denials(&self, minutes: u64) -> KeyCounts {
+        self.observed().denied.of(minutes, self.clock.now() / MICROS_PER_SECOND)
+    }
+
+    /// The units of allowed checks in the last `minutes`: 1, 5 or 15.
+    pub fn used(&self, minutes: u64) -> KeyCounts {
+        self.observed().used.of(minutes, self.clock.now() / MICROS_PER_SECOND)
+    }
+
+    /// The last six hours, by minutes that have ended, the oldest first.
+    pub fn minutes(&self) -> Vec<Arc<Second>> {
+        self.observed().rings.minutes()
     }
 
     /// The present, with the last `seconds` that have ended.
@@ -145,7 +160,8 @@ impl Engine {
             at: seconds.last().map_or_else(|| (now / MICROS_PER_SECOND).saturating_sub(1), |second| second.at),
             now,
             seconds,
-            denials: observed.top.of(1, now / MICROS_PER_SECOND),
+            denials: observed.denied.of(1, now / MICROS_PER_SECOND),
+            used: observed.used.of(1, now / MICROS_PER_SECOND),
             store,
             recent: observed.recent.iter().rev().cloned().collect(),
             candidates: self.candidates().iter().take(CANDIDATES).map(|(policy, tally)| tally.state(policy)).collect(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::limit::time::Micros;
 use crate::live::recent::Recent;
 use crate::live::rings::Second;
-use crate::live::top::Denials;
+use crate::live::top::KeyCounts;
 use crate::store::ServerInfo;
 
 /// The part that the engine knows.
@@ -18,7 +18,9 @@ pub struct Snapshot {
     /// The oldest first.
     pub seconds: Vec<Arc<Second>>,
     /// The denials of the last minute.
-    pub denials: Denials,
+    pub denials: KeyCounts,
+    /// The units of allowed checks in the last minute.
+    pub used: KeyCounts,
     pub store: StoreState,
     /// The newest first.
     pub recent: Vec<Recent>,

@@ -98,6 +98,8 @@ pub struct PolicyTally {
     pub name: Arc<str>,
     /// Checks by door. The counts of a door exist from its first check on.
     doors: [OnceLock<Box<DoorTally>>; Door::ALL.len()],
+    /// Units of checks, by shown outcome and source.
+    units: [[Count; Source::ALL.len()]; SHOWN.len()],
     /// Denials by binding quota.
     pub quotas: QuotaCounts,
     operations: [[Count; Completion::ALL.len()]; Operation::ALL.len()],
@@ -108,8 +110,8 @@ pub struct PolicyTally {
 /// Checks by outcome, source and reason.
 type DoorTally = [[[Count; Reason::ALL.len()]; Source::ALL.len()]; Outcome::ALL.len()];
 
-/// Checks by source, for each row that operators see.
-pub type Totals = [[u64; Source::ALL.len()]; SHOWN.len()];
+/// Checks and their units by source, for each row that operators see.
+pub type Totals = [[(u64, u64); Source::ALL.len()]; SHOWN.len()];
 
 /// The outcomes as operators see them. Shadow policies allow everything, so the checks that they
 /// would deny have a row of their own.
@@ -141,6 +143,15 @@ impl Tally {
                 },
             };
             tally[outcome as usize][source as usize][reason as usize].add(1);
+            // A repeated answer has charged before.
+            if let Some(decision) = answer.as_ref().ok().filter(|decision| !decision.replayed) {
+                let row = if reason == Reason::Shadow { SHADOW } else { outcome as usize };
+                let units = if outcome == Outcome::Drained { decision.charged } else { decision.cost };
+                policy.units[row][source as usize].add(units);
+                if outcome != Outcome::Denied {
+                    checked.use_up(&policy.name, &self.recorders, (now, units));
+                }
+            }
             self.durations[source as usize].observe(took, 1);
             if source == Source::Prefilter {
                 self.prefilter_denials.add(1);
@@ -149,7 +160,7 @@ impl Tally {
                 self.fallbacks[mode as usize][cause as usize].add(1);
             }
             if outcome == Outcome::Denied {
-                checked.deny(&policy.name, &policy.quotas, &self.recorders, answer);
+                checked.deny(&policy.name, &policy.quotas, &self.recorders, (now, answer));
             }
             if (is_slow || matches!(outcome, Outcome::Denied | Outcome::Error))
                 && policy.samplers[source as usize].pass(now)
@@ -255,23 +266,23 @@ impl Tally {
 
 impl PolicyTally {
     fn new(name: &str) -> Self {
-        let (doors, quotas, operations, samplers) = Default::default();
-        Self { name: name.into(), doors, quotas, operations, samplers }
+        let (doors, units, quotas, operations, samplers) = Default::default();
+        Self { name: name.into(), doors, units, quotas, operations, samplers }
     }
 
     fn by(&self, door: Door) -> &DoorTally {
         self.doors[door as usize].get_or_init(Box::default)
     }
 
-    /// Checks by shown outcome and source.
+    /// Checks and units by shown outcome and source.
     pub fn totals(&self) -> Totals {
-        let mut totals = Totals::default();
+        let mut totals = self.units.each_ref().map(|units| units.each_ref().map(|units| (0, units.total())));
         for door in self.doors.iter().filter_map(OnceLock::get) {
             for (row, counts) in door.iter().enumerate() {
                 for (source, counts) in counts.iter().enumerate() {
                     let shadow = counts[Reason::Shadow as usize].total();
-                    totals[row][source] += counts.iter().map(Count::total).sum::<u64>() - shadow;
-                    totals[SHADOW][source] += shadow;
+                    totals[row][source].0 += counts.iter().map(Count::total).sum::<u64>() - shadow;
+                    totals[SHADOW][source].0 += shadow;
                 }
             }
         }
@@ -292,6 +303,13 @@ impl PolicyTally {
                 .map(move |(completion, count)| (operation, completion, count.total()))
         });
         counts.filter(|(_, _, count)| *count > 0)
+    }
+
+    /// Units by shown outcome, without errors, whose checks have none.
+    pub fn units(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let units = SHOWN.into_iter().zip(&self.units);
+        let of_decisions = units.filter(|(outcome, _)| *outcome != Outcome::Error.name());
+        of_decisions.map(|(outcome, units)| (outcome, units.iter().map(Count::total).sum()))
     }
 
     /// All nonzero counts, and zeros for the series that every policy eventually has at a door

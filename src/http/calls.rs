@@ -132,9 +132,9 @@ impl Endpoint {
         std::ptr::eq(self, &GATE)
     }
 
-    /// Whether it is the call that pages of other nodes may make.
+    /// Whether it is a call that pages of other nodes may make.
     pub(super) fn is_for_other_nodes(&self) -> bool {
-        self.path == "/v1/policies"
+        ["/v1/policies", "/v1/live", "/v1/top"].contains(&self.path)
     }
 
     /// Whether it is `POST /v1/check`.

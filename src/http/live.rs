@@ -5,6 +5,7 @@
 use std::cell::OnceCell;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use super::policies::rfc3339;
 use super::problem::{Problem, panicked};
 use super::request::query::{self, SHOWN};
 use super::rights::Rights;
-use super::top::{keys, shows_keys, write_heaviest, write_key};
+use super::top::{keys, shows_keys, write_consumers, write_denied, write_key};
 use crate::access::TokenHash;
 use crate::clock::unix_micros;
 use crate::engine::snapshot::{ShardState, Snapshot, StoreState};
@@ -46,7 +47,7 @@ const NAMES: usize = 1000;
 /// Ends a second, and sends the snapshot to all subscribers. Called once a second.
 pub fn publish(node: &Node) {
     let snapshot = OnceCell::new();
-    let render = |in_clear| event(node, snapshot.get_or_init(|| node.engine.snapshot(1)), in_clear).into();
+    let render = |in_clear| event(node, snapshot.get_or_init(|| node.engine.snapshot(1)), in_clear, &[]).into();
     node.watchers.publish(&node.reloader.running().access, || node.engine.observe(), render);
 }
 
@@ -56,12 +57,16 @@ pub(super) async fn live(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let seconds = query::live(query.as_deref()).map_err(Problem::invalid)?;
+    let query::Live { seconds, minutes } = query::live(query.as_deref()).map_err(Problem::invalid)?;
     rights.all_policies(&node)?;
     let access = node.reloader.running().access.clone();
     let in_clear = shows_keys(&node, &headers);
     // A long history takes milliseconds, so a blocking thread writes it.
-    let first = move |node: &Node| (event(node, &node.engine.snapshot(seconds), in_clear), node.engine.watch_servers());
+    let first = move |node: &Node| {
+        let mut past = node.engine.minutes();
+        past.drain(..past.len().saturating_sub(minutes));
+        (event(node, &node.engine.snapshot(seconds), in_clear, &past), node.engine.watch_servers())
+    };
     let token = access.find(bearer(&headers)).ok().cloned();
     // Without admin tokens every caller counts as an operator.
     let is_operator = !access.has_operators() || token.as_ref().is_some_and(|token| token.is_of_operator());
@@ -124,8 +129,13 @@ impl HttpBody for Events {
 }
 
 /// A snapshot as an event.
-fn event(node: &Node, snapshot: &Snapshot, in_clear: bool) -> Vec<u8> {
-    let data = answer::bytes(|object| write(object, node, snapshot, in_clear));
+fn event(node: &Node, snapshot: &Snapshot, in_clear: bool, minutes: &[Arc<Second>]) -> Vec<u8> {
+    let data = answer::bytes(|object| {
+        write(object, node, snapshot, in_clear);
+        if !minutes.is_empty() {
+            object.list("minutes", minutes.iter(), |minute, object| write_second(object, minute));
+        }
+    });
     // JSON has no line breaks.
     [format!("event: snapshot\nid: {}\ndata: ", snapshot.at).as_bytes(), &data, b"\n\n"].concat()
 }
@@ -135,12 +145,14 @@ fn write(object: &mut Object<'_>, node: &Node, snapshot: &Snapshot, in_clear: bo
     object.object("node", |object| write_node(object, node, snapshot, in_clear));
     object.object("policies", |object| write_policies(object, node));
     object.list("seconds", snapshot.seconds.iter(), |second, object| write_second(object, second));
-    write_heaviest(object, node, in_clear, &snapshot.denials, None, SHOWN);
+    write_denied(object, node, in_clear, &snapshot.denials.heaviest(None, SHOWN));
+    write_consumers(object, node, in_clear, &snapshot.used.heaviest(None, SHOWN));
     object.object("store", |object| write_store(object, &snapshot.store));
     object.list("recent", snapshot.recent.iter(), |recent, object| {
         object.number("at_ms", recent.at / MICROS_PER_MILLI);
         object.value("policy", &*recent.policy);
         write_key(object, node, in_clear, &recent.policy, &recent.key);
+        object.given("cost", recent.cost);
         object.bool("allowed", recent.allowed);
         object.word("reason", recent.reason);
         object.word("source", recent.source);
@@ -186,6 +198,7 @@ fn write_second(object: &mut Object<'_>, second: &Second) {
         object.word("outcome", checks.outcome);
         object.word("source", checks.source);
         object.number("count", checks.count);
+        object.number("units", checks.units);
     });
     object.list("shards", second.shards.iter(), |shard, object| {
         object.value("shard", &*shard.shard);

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use super::problem::{Problem, panicked};
 use super::rights::Rights;
 use crate::limit::time::Micros;
-use crate::node::Node;
+use crate::node::{Node, Present};
 use crate::telemetry::instrument::MICROS;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, ReferenceMetrics, single, text};
 
@@ -32,12 +32,17 @@ fn reference(node: &Node) -> Option<ReferenceMetrics> {
     Some(ReferenceMetrics::read(node.engine.reference(), (loads.successes.total(), loads.errors.total())))
 }
 
+#[expect(clippy::cast_precision_loss, reason = "numbers of connections are far below 2^53")]
 fn read(node: &Node) -> Metrics {
     let mut metrics = node.engine.metrics();
     metrics.shed = single(node.load.shed_total());
     metrics.refused_calls = node.refusals.calls();
     metrics.tls_handshakes_failed = single(node.refusals.handshakes());
     metrics.connections_refused = single(node.load.connections_refused_total());
+    let present = |present| single(node.load.present(present) as f64);
+    metrics.connections = present(Present::Connections);
+    metrics.calls_in_flight = present(Present::Calls);
+    metrics.policies_info = vec![(vec![("version", node.engine.policies().version.clone())], 1.0)];
     let last = node.reloader.last();
     metrics.config_last_reload_successful = single(f64::from(u8::from(last.successful())));
     metrics.config_last_reload_success = single(seconds(last.succeeded_at));

@@ -24,7 +24,7 @@ use super::rights::Rights;
 use super::shed::{is_counted, refuse_unread};
 use super::{calls, check, gate};
 use crate::access::{Door, Need, Reach, Token};
-use crate::node::{ArrivingBody, Caller, Holdings, Load, Node, Phase};
+use crate::node::{ArrivingBody, Caller, Holdings, Load, Node, Phase, Present};
 use crate::telemetry::traces::{self, AnswerStatus, Tracing};
 
 /// The calls of one listener.
@@ -65,6 +65,7 @@ impl CheckService {
         let id = request_id(request.headers());
         let version = request.version();
         let node = &self.inner.node;
+        let _call = node.load.enter(Present::Calls);
         let call = Endpoint::find(request.method(), request.uri().path());
         let for_other_nodes = call.filter(|call| call.is_for_other_nodes() && call.is_on(self.inner.surface));
         let origin = for_other_nodes.and_then(|_| other_node::admit(node, request.headers_mut()));
@@ -178,6 +179,8 @@ fn begin_trace(
         traceparent,
         tracestate: tracestate.as_deref(),
         client: caller.address,
+        server: caller.local,
+        user_agent: request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()),
         request_id: id.to_str().unwrap_or_default(),
     })
 }

@@ -1,4 +1,4 @@
-//! `GET /v1/top` lists the keys that were denied most.
+//! `GET /v1/top` lists the keys that were denied most, and those that used the most units.
 
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::HeaderMap;
@@ -10,7 +10,10 @@ use super::problem::{Problem, panicked};
 use super::request::query;
 use super::rights::Rights;
 use crate::engine::CheckError;
-use crate::live::top::Denials;
+use crate::limit::time::MICROS_PER_MILLI;
+use crate::live::recorders::KeyChecks;
+use crate::live::space_saving::Entry;
+use crate::live::top::KeyCounts;
 use crate::node::Node;
 
 pub(super) async fn top(
@@ -19,24 +22,37 @@ pub(super) async fn top(
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let query::Top { policy, most, minutes } = query::top(query.as_deref()).map_err(Problem::invalid)?;
+    let query::Top { policy, key, most, minutes } = query::top(query.as_deref()).map_err(Problem::invalid)?;
     match &policy {
         Some(policy) => rights.policy(&node, policy)?,
         None => rights.all_policies(&node)?,
     }
+    let normalised = |key: String| -> Result<String, CheckError> {
+        let policies = node.engine.policies();
+        let counted = policy.as_ref().and_then(|name| policies.by_name.get(name));
+        counted.map_or(Ok(key.clone()), |policy| Ok(policy.key_type.normalise(&key)?.into_owned()))
+    };
     if let Some(unknown) = policy.as_ref().filter(|policy| !node.engine.policies().by_name.contains_key(*policy)) {
         return Err(node.refused(&CheckError::UnknownPolicy(unknown.clone())));
     }
+    let key = key.map(normalised).transpose().map_err(|error| node.refused(&error))?;
     let in_clear = shows_keys(&node, &headers);
     // Merging the slices takes a millisecond, so a blocking thread does it.
     let load = node.load.clone();
     let written = load.read(move || {
-        let denials = node.engine.denials(minutes);
+        let (denied, used) = (node.engine.denials(minutes), node.engine.used(minutes));
+        let policy = policy.as_deref();
+        let listed = |counts: &KeyCounts| match &key {
+            Some(key) => counts.of_key(policy.unwrap_or_default(), key).into_iter().collect(),
+            None => counts.heaviest(policy, most),
+        };
         answer::object(|object| {
             object.number("minutes", minutes);
             object.word("keys", keys(in_clear));
-            object.number("denied", denials.total(policy.as_deref()));
-            write_heaviest(object, &node, in_clear, &denials, policy.as_deref(), most);
+            object.number("denied", denied.total(policy));
+            object.number("used", used.total(policy));
+            write_denied(object, &node, in_clear, &listed(&denied));
+            write_consumers(object, &node, in_clear, &listed(&used));
         })
     });
     Ok(written.await.unwrap_or_else(|error| panicked(Box::new(error))))
@@ -55,20 +71,34 @@ pub(super) fn keys(in_clear: bool) -> &'static str {
 }
 
 /// Writes the keys that were denied most, the heaviest first.
-pub(super) fn write_heaviest(
+pub(super) fn write_denied(object: &mut Object<'_>, node: &Node, in_clear: bool, entries: &[Entry<KeyChecks>]) {
+    write_entries(object, node, in_clear, ("top", "denied"), entries);
+}
+
+/// Writes the keys whose allowed checks had the most units, the heaviest first.
+pub(super) fn write_consumers(object: &mut Object<'_>, node: &Node, in_clear: bool, entries: &[Entry<KeyChecks>]) {
+    write_entries(object, node, in_clear, ("consumers", "units"), entries);
+}
+
+fn write_entries(
     object: &mut Object<'_>,
     node: &Node,
     in_clear: bool,
-    denials: &Denials,
-    policy: Option<&str>,
-    most: usize,
+    (list, count): (&'static str, &'static str),
+    entries: &[Entry<KeyChecks>],
 ) {
-    object.list("top", denials.heaviest(policy, most).into_iter(), |entry, object| {
-        let (policy, key) = (&entry.value.policy, &entry.value.key);
+    object.list(list, entries.iter(), |entry, object| {
+        let KeyChecks { policy, key, checks, last } = &entry.value;
         object.value("policy", &**policy);
         write_key(object, node, in_clear, policy, key);
-        object.number("denied", entry.count);
+        object.number(count, entry.count);
         object.number("at_least", entry.at_least());
+        object.number("checks", *checks);
+        object.given("cost", entry.value.median());
+        object.list("last", last.iter().rev(), |(at, cost), object| {
+            object.number("at_ms", at / MICROS_PER_MILLI);
+            object.number("cost", *cost);
+        });
     });
 }
 

@@ -3,12 +3,13 @@
 //! ```text
 //! check -> recorders  one small table for each thread; no check waits for one
 //! once a second       the counters of the engine, and the tables
-//!   -> rings          counts of each second, 15 minutes
-//!   -> top            denials by policy and key, the last 1, 5 and 15 minutes
+//!   -> rings          counts of each second, 15 minutes, and of each minute, six hours
+//!   -> top            denials and units by policy and key, the last 1, 5 and 15 minutes
 //!   -> recent         the newest slow or denied checks
 //! ```
 //!
-//! All memory is bounded: see [`space_saving::CAPACITY`], [`rings::SECONDS`] and [`recent::KEPT`].
+//! All memory is bounded: see [`space_saving::CAPACITY`], [`recorders::LAST`],
+//! [`rings::SECONDS`], [`rings::MINUTES`] and [`recent::KEPT`].
 
 pub mod space_saving;
 

@@ -20,6 +20,8 @@ pub struct Recent {
     pub policy: Arc<str>,
     /// As normalised by its policy.
     pub key: Arc<str>,
+    /// Absent if no decision was made.
+    pub cost: Option<u64>,
     pub allowed: bool,
     pub reason: &'static str,
     pub source: &'static str,
@@ -68,7 +70,18 @@ mod tests {
             let (allowed, reason, source) = (false, "over_limit", "store");
             push_newest(
                 &mut kept,
-                Recent { at, policy, key, allowed, reason, source, quota: None, took: 1, trace_id: None },
+                Recent {
+                    at,
+                    policy,
+                    key,
+                    cost: Some(1),
+                    allowed,
+                    reason,
+                    source,
+                    quota: None,
+                    took: 1,
+                    trace_id: None,
+                },
             );
         }
         assert_eq!((kept.len(), kept[0].at, kept[KEPT - 1].at), (KEPT, 150, 199));

@@ -9,28 +9,94 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use smallvec::SmallVec;
+
 use super::recent::{Recent, push_newest};
-use super::space_saving::SpaceSaving;
+use super::space_saving::{SpaceSaving, Value};
 use crate::limit::key::Fingerprint;
+use crate::limit::time::Micros;
 use crate::workers::cores;
 
-/// The policy and key of denials.
+/// The newest checks of a key that are kept.
+pub const LAST: usize = 5;
+
+/// The first checks of a second that are each noted as a use. One in [`SAMPLE`] of the others counts
+/// for all of them, so a busy thread pays little.
+const EXACT: u32 = 1_000;
+const SAMPLE: u64 = 64;
+
+/// A check with the instant of its end, us, and its cost.
+pub type Cost = (Micros, u64);
+
+/// A key, with some of its checks.
 #[derive(Debug, Clone)]
-pub struct Denied {
+pub struct KeyChecks {
     pub policy: Arc<str>,
     pub key: Arc<str>,
+    /// Checks since the key is in a table.
+    pub checks: u64,
+    /// The newest ones, the newest last.
+    pub last: SmallVec<[Cost; LAST]>,
 }
 
 /// The tables of a node.
 #[derive(Debug)]
 pub struct Recorders(Box<[Mutex<Table>]>);
 
-/// The denials and the checks that one thread has noted since the last second.
+/// The denials, uses and checks that one thread has noted since the last second.
 #[derive(Debug, Default)]
 pub struct Table {
-    pub denied: SpaceSaving<Denied>,
+    pub denied: SpaceSaving<KeyChecks>,
+    /// By the units of allowed checks.
+    pub used: SpaceSaving<KeyChecks>,
+    uses: u32,
+    /// A generator of Lehmer, which selects the uses of a sample.
+    dice: u64,
     /// The newest is last.
     pub recent: VecDeque<Recent>,
+}
+
+impl KeyChecks {
+    pub fn new(policy: Arc<str>, key: Arc<str>) -> Self {
+        Self { policy, key, checks: 0, last: SmallVec::new() }
+    }
+
+    /// The median cost of the newest checks.
+    pub fn median(&self) -> Option<u64> {
+        let mut costs: SmallVec<[u64; LAST]> = self.last.iter().map(|(_, cost)| *cost).collect();
+        costs.sort_unstable();
+        costs.get(costs.len() / 2).copied()
+    }
+
+    /// Notes a check that stands for `checks`.
+    fn note(&mut self, checks: u64, last: Cost) {
+        self.checks += checks;
+        if self.last.len() == LAST {
+            self.last.remove(0);
+        }
+        self.last.push(last);
+    }
+}
+
+impl Value for KeyChecks {
+    fn join(&mut self, other: Self) {
+        self.checks += other.checks;
+        self.last.extend(other.last);
+        self.last.sort_unstable_by_key(|(at, _)| *at);
+        self.last.drain(..self.last.len().saturating_sub(LAST));
+    }
+}
+
+impl Table {
+    /// How many uses this one stands for; none if another one stands for it.
+    fn weight(&mut self) -> Option<u64> {
+        self.uses = self.uses.saturating_add(1);
+        if self.uses <= EXACT {
+            return Some(1);
+        }
+        self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.dice >> 32).is_multiple_of(SAMPLE).then_some(SAMPLE)
+    }
 }
 
 impl Default for Recorders {
@@ -42,8 +108,16 @@ impl Default for Recorders {
 
 impl Recorders {
     /// Counts a denial.
-    pub fn deny(&self, of: Fingerprint, make: impl FnOnce() -> Denied) {
-        self.with(|table| table.denied.add(of, make));
+    pub fn deny(&self, of: Fingerprint, last: Cost, make: impl FnOnce() -> KeyChecks) {
+        self.with(|table| table.denied.add(of, 1, make).note(1, last));
+    }
+
+    /// Counts the units of an allowed check, which is its cost.
+    pub fn used(&self, of: Fingerprint, last: Cost, make: impl FnOnce() -> KeyChecks) {
+        self.with(|table| {
+            let Some(weight) = table.weight().filter(|_| last.1 > 0) else { return };
+            table.used.add(of, last.1.saturating_mul(weight), make).note(weight, last);
+        });
     }
 
     /// Keeps a slow or denied check.
@@ -108,7 +182,7 @@ mod tests {
     #[test]
     fn denials_of_all_threads_are_taken_once() {
         let (recorders, fingerprint) = (Recorders::default(), Fingerprinter::default().fingerprint("p", "k"));
-        let deny = || recorders.deny(fingerprint, || Denied { policy: "p".into(), key: "k".into() });
+        let deny = || recorders.deny(fingerprint, (1, 1), || KeyChecks::new("p".into(), "k".into()));
         let taken = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..cores()).map(|_| scope.spawn(|| (0..10_000).for_each(|_| deny()))).collect();
             let mut taken = 0;
@@ -125,8 +199,45 @@ mod tests {
     fn busy_table_is_not_waited_for() {
         let (recorders, fingerprint) = (Recorders::default(), Fingerprinter::default().fingerprint("p", "k"));
         let busy = recorders.0[place() % recorders.0.len()].lock().unwrap();
-        recorders.deny(fingerprint, || Denied { policy: "p".into(), key: "k".into() });
+        recorders.deny(fingerprint, (1, 1), || KeyChecks::new("p".into(), "k".into()));
         drop(busy);
         assert_eq!(counted(&recorders), 1);
+    }
+
+    /// Beyond some checks a second only a sample is noted, and its estimate stays close.
+    #[test]
+    fn units_of_a_busy_thread_are_estimated() {
+        let (recorders, fingerprinter) = (Recorders::default(), Fingerprinter::default());
+        let uses = |key: &str, cost: u64, times: u64| {
+            let of = fingerprinter.fingerprint("p", key);
+            (0..times).for_each(|at| recorders.used(of, (at, cost), || KeyChecks::new("p".into(), key.into())));
+        };
+        (0..1_000).for_each(|_| {
+            uses("heavy", 7, 30);
+            uses("light", 1, 10);
+        });
+        let used = recorders.take().map(|table| table.used).find(|used| !used.is_empty()).unwrap();
+        let [heavy, light] = used.heaviest()[..] else { return assert_eq!(used.heaviest().len(), 2) };
+        assert_eq!((&*heavy.value.key, heavy.count, &*light.value.key), ("heavy", 7 * heavy.value.checks, "light"));
+        assert!(
+            heavy.count.abs_diff(210_000) < 21_000 && light.count.abs_diff(10_000) < 1_500,
+            "{heavy:?} {light:?}"
+        );
+    }
+
+    #[test]
+    fn uses_are_exact_at_first_and_keep_the_newest_costs() {
+        let (recorders, fingerprint) = (Recorders::default(), Fingerprinter::default().fingerprint("p", "k"));
+        for at in 1..=9 {
+            recorders.used(fingerprint, (at, at * 10), || KeyChecks::new("p".into(), "k".into()));
+        }
+        let mut all = SpaceSaving::default();
+        recorders.take().for_each(|table| all.merge(table.used));
+        recorders.used(fingerprint, (10, 0), || KeyChecks::new("p".into(), "k".into()));
+        recorders.used(fingerprint, (11, 1), || KeyChecks::new("p".into(), "k".into()));
+        recorders.take().for_each(|table| all.merge(table.used));
+        let entry = all.heaviest()[0];
+        assert_eq!((entry.count, entry.value.checks, entry.value.median()), (451, 10, Some(70)));
+        assert_eq!(entry.value.last.as_slice(), [(6, 60), (7, 70), (8, 80), (9, 90), (11, 1)]);
     }
 }

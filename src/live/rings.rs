@@ -1,7 +1,8 @@
-//! Counts of each second for 15 minutes, by policy, outcome and source, and by shard.
+//! Counts of each second for 15 minutes, by policy, outcome and source, and by shard. Counts of each
+//! minute for six hours, without shards.
 //!
-//! A second keeps at most [`MAX_SERIES`] series. With more, the lightest ones add up under the name
-//! [`OTHERS`], so the sums stay right.
+//! A second or minute keeps at most [`MAX_SERIES`] series. With more, the lightest ones add up under
+//! the name [`OTHERS`], so the sums stay right.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -9,6 +10,12 @@ use std::sync::Arc;
 
 /// Seconds that are kept.
 pub const SECONDS: usize = 900;
+
+/// Minutes that are kept.
+pub const MINUTES: usize = 360;
+
+/// Seconds of a minute.
+const MINUTE: u64 = 60;
 
 /// Series of one second, of checks and of shards each.
 pub const MAX_SERIES: usize = 128;
@@ -23,6 +30,8 @@ pub struct Checks {
     pub outcome: &'static str,
     pub source: &'static str,
     pub count: u64,
+    /// The units of these checks.
+    pub units: u64,
 }
 
 /// Calls to a shard.
@@ -49,30 +58,69 @@ pub struct Second {
     pub shards: Box<[ShardCalls]>,
 }
 
-/// The last seconds, the newest last.
+/// The last seconds and minutes, the newest last.
 #[derive(Debug, Default)]
-pub struct Rings(VecDeque<Arc<Second>>);
+pub struct Rings {
+    seconds: VecDeque<Arc<Second>>,
+    /// Minutes that have ended. Their durations are those of their slowest second.
+    minutes: VecDeque<Arc<Second>>,
+    /// The minute of the newest second.
+    open: Second,
+}
 
 impl Rings {
     pub fn add(&mut self, second: Second) {
-        if self.0.len() >= SECONDS {
-            self.0.pop_front();
+        let minute = second.at - second.at % MINUTE;
+        if self.open.at != minute {
+            let ended = std::mem::replace(&mut self.open, Second { at: minute, ..Second::default() });
+            push(&mut self.minutes, MINUTES, ended);
         }
-        self.0.push_back(Arc::new(second));
+        self.open.extend(&second);
+        push(&mut self.seconds, SECONDS, second);
+    }
+
+    /// The minutes that have ended, the oldest first.
+    pub fn minutes(&self) -> Vec<Arc<Second>> {
+        self.minutes.iter().filter(|minute| minute.at > 0).cloned().collect()
     }
 
     /// The begin of the newest second.
     pub fn newest(&self) -> Option<u64> {
-        self.0.back().map(|second| second.at)
+        self.seconds.back().map(|second| second.at)
     }
 
     /// The last `seconds` up to the newest one, the oldest first.
     pub fn last(&self, seconds: u64) -> Vec<Arc<Second>> {
         let newest = self.newest().unwrap_or_default();
-        let recent = self.0.iter().rev().take_while(|second| second.at + seconds > newest);
+        let recent = self.seconds.iter().rev().take_while(|second| second.at + seconds > newest);
         let mut seconds: Vec<_> = recent.cloned().collect();
         seconds.reverse();
         seconds
+    }
+}
+
+fn push(ring: &mut VecDeque<Arc<Second>>, most: usize, newest: Second) {
+    if ring.len() >= most {
+        ring.pop_front();
+    }
+    ring.push_back(Arc::new(newest));
+}
+
+impl Second {
+    /// Adds the checks of a second to its minute.
+    fn extend(&mut self, second: &Self) {
+        (self.p50, self.p99) = (self.p50.max(second.p50), self.p99.max(second.p99));
+        let mut checks = std::mem::take(&mut self.checks).into_vec();
+        for more in &second.checks {
+            let is_same = |checks: &&mut Checks| {
+                (&checks.policy, checks.outcome, checks.source) == (&more.policy, more.outcome, more.source)
+            };
+            match checks.iter_mut().find(is_same) {
+                Some(sum) => (sum.count, sum.units) = (sum.count + more.count, sum.units.saturating_add(more.units)),
+                None => checks.push(more.clone()),
+            }
+        }
+        self.checks = bounded_checks(checks);
     }
 }
 
@@ -80,17 +128,19 @@ impl Rings {
 pub fn bounded_checks(mut checks: Vec<Checks>) -> Box<[Checks]> {
     if checks.len() > MAX_SERIES {
         checks.sort_by_key(|checks| Reverse(checks.count));
-        let mut others = BTreeMap::new();
-        for Checks { outcome, source, count, .. } in checks.drain(MAX_SERIES..) {
-            *others.entry((outcome, source)).or_default() += count;
+        let mut others = BTreeMap::<_, (u64, u64)>::new();
+        for Checks { outcome, source, count, units, .. } in checks.drain(MAX_SERIES..) {
+            let sum = others.entry((outcome, source)).or_default();
+            *sum = (sum.0 + count, sum.1.saturating_add(units));
         }
         let policy: Arc<str> = OTHERS.into();
         let others = others.into_iter();
-        checks.extend(others.map(|((outcome, source), count)| Checks {
+        checks.extend(others.map(|((outcome, source), (count, units))| Checks {
             policy: policy.clone(),
             outcome,
             source,
             count,
+            units,
         }));
     }
     checks.into()
@@ -152,6 +202,26 @@ mod tests {
     }
 
     #[test]
+    fn minutes_add_up_their_seconds_and_are_kept_for_hours() {
+        let mut rings = Rings::default();
+        for at in 60..60 * 500 + 30 {
+            let checks = |policy: &str, count| Checks {
+                policy: policy.into(),
+                outcome: "allowed",
+                source: "store",
+                count,
+                units: 3 * count,
+            };
+            let checks = vec![checks("p", 2), checks(if at % 60 == 7 { "r" } else { "q" }, 1)].into();
+            rings.add(Second { at, p99: Some(at % 60), checks, ..Second::default() });
+        }
+        let minutes = rings.minutes();
+        assert_eq!((minutes.len(), minutes[0].at, minutes[MINUTES - 1].at), (MINUTES, 60 * 140, 60 * 499));
+        let counts: Vec<_> = minutes[9].checks.iter().map(|one| (&*one.policy, one.count, one.units)).collect();
+        assert_eq!((counts, minutes[9].p99), (vec![("p", 120, 360), ("q", 59, 177), ("r", 1, 3)], Some(59)));
+    }
+
+    #[test]
     fn thousands_of_policies_are_bounded_and_sums_stay_right() {
         let outcomes = ["allowed", "denied"];
         let checks = |number: u64| {
@@ -160,6 +230,7 @@ mod tests {
                 outcome,
                 source: "store",
                 count: number,
+                units: 2 * number,
             })
         };
         let all: Vec<Checks> = (1..=5_000).flat_map(checks).collect();
@@ -167,7 +238,8 @@ mod tests {
         assert_eq!((bounded.len(), bounded[0].count), (MAX_SERIES + 2, 5_000));
         for outcome in outcomes {
             let of = bounded.iter().filter(|checks| checks.outcome == outcome);
-            assert_eq!(of.map(|checks| checks.count).sum::<u64>(), 5_000 * 5_001 / 2);
+            let sums = of.fold((0, 0), |sums, checks| (sums.0 + checks.count, sums.1 + checks.units));
+            assert_eq!(sums, (5_000 * 5_001 / 2, 5_000 * 5_001));
         }
         assert_eq!(bounded.iter().filter(|checks| *checks.policy == *OTHERS).count(), 2);
         let shards = (1..=1_000).map(|number| ShardCalls {

@@ -19,6 +19,12 @@ use crate::limit::key::{Fingerprint, FingerprintState};
 /// Entries of a summary.
 pub const CAPACITY: usize = 256;
 
+/// The knowledge of a summary about a key, beside its count.
+pub trait Value {
+    /// Adds what another summary knows about the same key.
+    fn join(&mut self, other: Self);
+}
+
 /// The heaviest keys, with `T` for each.
 #[derive(Debug, Clone)]
 pub struct SpaceSaving<T> {
@@ -48,27 +54,34 @@ impl<T> Default for SpaceSaving<T> {
     }
 }
 
-impl<T> SpaceSaving<T> {
-    /// Counts one unit. A key without an entry gets one with the value of `make`.
-    pub fn add(&mut self, of: Fingerprint, make: impl FnOnce() -> T) {
-        match self.places.get(&of) {
-            Some(place) => self.entries[*place].count += 1,
+impl<T: Value> SpaceSaving<T> {
+    /// Counts some units, at least one, and returns the value of the key. A key without an entry
+    /// gets one with the value of `make`.
+    pub fn add(&mut self, of: Fingerprint, units: u64, make: impl FnOnce() -> T) -> &mut T {
+        let place = match self.places.get(&of) {
+            Some(place) => *place,
             None => self.insert(of, make()),
-        }
+        };
+        let entry = &mut self.entries[place];
+        entry.count = entry.count.saturating_add(units);
+        &mut entry.value
     }
 
+    /// Adds an entry that has only its error, and returns its place.
     #[cold]
-    fn insert(&mut self, of: Fingerprint, value: T) {
+    fn insert(&mut self, of: Fingerprint, value: T) -> usize {
         if self.entries.len() < CAPACITY {
             self.places.insert(of, self.entries.len());
-            return self.entries.push(Entry { of, count: self.floor + 1, error: self.floor, value });
+            self.entries.push(Entry { of, count: self.floor, error: self.floor, value });
+            return self.entries.len() - 1;
         }
         let place = self.pop_lightest();
         let Entry { of: gone, count, .. } = self.entries[place];
         self.floor = count;
         self.places.remove(&gone);
         self.places.insert(of, place);
-        self.entries[place] = Entry { of, count: count + 1, error: count, value };
+        self.entries[place] = Entry { of, count, error: count, value };
+        place
     }
 
     /// The place of an entry with the lowest count. One look at all entries finds all of these, so
@@ -101,17 +114,21 @@ impl<T> SpaceSaving<T> {
         let mut theirs: Vec<Option<Entry<T>>> = other.entries.into_iter().map(Some).collect();
         for entry in &mut self.entries {
             let both = others.remove(&entry.of).and_then(|place| theirs[place].take());
-            let (count, error) = both.map_or((other.floor, other.floor), |both| (both.count, both.error));
-            entry.count += count;
-            entry.error += error;
+            let (mut count, mut error) = (other.floor, other.floor);
+            if let Some(both) = both {
+                (count, error) = (both.count, both.error);
+                entry.value.join(both.value);
+            }
+            entry.count = entry.count.saturating_add(count);
+            entry.error = entry.error.saturating_add(error);
         }
         let theirs = theirs.into_iter().flatten();
         self.entries.extend(theirs.map(|entry| Entry {
-            count: entry.count + floor,
-            error: entry.error + floor,
+            count: entry.count.saturating_add(floor),
+            error: entry.error.saturating_add(floor),
             ..entry
         }));
-        self.floor += other.floor;
+        self.floor = self.floor.saturating_add(other.floor);
         self.keep_heaviest();
     }
 
@@ -157,6 +174,12 @@ mod tests {
 
     const KEYS: usize = 100_000;
 
+    impl Value for usize {
+        fn join(&mut self, other: Self) {
+            assert_eq!(*self, other);
+        }
+    }
+
     /// A generator of Lehmer: small, and alike on all machines.
     struct Dice(u64);
 
@@ -200,7 +223,7 @@ mod tests {
         for seed in 1..=5 {
             let (mut summary, mut counts) = (SpaceSaving::default(), vec![0; KEYS]);
             for rank in zipf(seed) {
-                summary.add(fingerprints[rank], || rank);
+                summary.add(fingerprints[rank], 1, || rank);
                 counts[rank] += 1;
             }
             let first: Vec<usize> = summary.heaviest().iter().take(10).map(|entry| entry.value).collect();
@@ -218,7 +241,7 @@ mod tests {
             for second in zipf(seed).chunks(50_000) {
                 let mut threads: [SpaceSaving<usize>; 3] = Default::default();
                 for (place, rank) in second.iter().enumerate() {
-                    threads[place % 3].add(fingerprints[*rank], || *rank);
+                    threads[place % 3].add(fingerprints[*rank], 1, || *rank);
                     counts[*rank] += 1;
                 }
                 threads.into_iter().for_each(|thread| all.merge(thread));
@@ -235,7 +258,7 @@ mod tests {
     fn keys_that_never_repeat_stay_within_bounds() {
         let (fingerprints, mut summary) = (fingerprints(), SpaceSaving::default());
         for (rank, of) in fingerprints.iter().enumerate() {
-            summary.add(*of, || rank);
+            summary.add(*of, 1, || rank);
         }
         assert_bounds(&summary, &[1; KEYS]);
         assert_eq!((summary.places.len(), summary.entries.len()), (CAPACITY, CAPACITY));
@@ -246,7 +269,7 @@ mod tests {
         let (fingerprints, mut one, mut other) = (fingerprints(), SpaceSaving::default(), SpaceSaving::default());
         for (summary, keys) in [(&mut one, 0..200), (&mut other, 150..250)] {
             for rank in keys {
-                (0..=rank).for_each(|_| summary.add(fingerprints[rank], || rank));
+                summary.add(fingerprints[rank], rank as u64 + 1, || rank);
             }
         }
         one.merge(other);

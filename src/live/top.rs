@@ -1,4 +1,4 @@
-//! Denials by policy and key in the last 1, 5 and 15 minutes.
+//! Denials or units by policy and key in the last 1, 5 and 15 minutes.
 //!
 //! Summaries of ten seconds cover the last minute, and those of one minute the time before. A span
 //! consists of the current slice and the whole ones before it. So it may be shorter, by up to one
@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::recorders::Denied;
+use super::recorders::KeyChecks;
 use super::space_saving::{Entry, SpaceSaving};
 
 /// Seconds of a short slice. A minute has whole numbers of them.
@@ -19,24 +19,24 @@ const LONG: u64 = 60;
 /// The longest span, minutes.
 const MINUTES: u64 = 15;
 
-/// The denials of some span of time.
+/// The counts of some span of time.
 #[derive(Debug, Clone, Default)]
-pub struct Denials {
-    pub keys: SpaceSaving<Denied>,
-    /// All denials, by policy.
+pub struct KeyCounts {
+    pub keys: SpaceSaving<KeyChecks>,
+    /// The sums of all keys, by policy.
     by_policy: BTreeMap<Arc<str>, u64>,
 }
 
 /// The slices of the last 15 minutes, the newest last, with their numbers since the epoch.
 #[derive(Debug, Default)]
 pub struct TopKeys {
-    short: VecDeque<(u64, Denials)>,
-    long: VecDeque<(u64, Denials)>,
+    short: VecDeque<(u64, KeyCounts)>,
+    long: VecDeque<(u64, KeyCounts)>,
 }
 
 impl TopKeys {
-    /// Adds the denials of the second `at`.
-    pub fn add(&mut self, at: u64, keys: SpaceSaving<Denied>, by_policy: impl Iterator<Item = (Arc<str>, u64)>) {
+    /// Adds the counts of the second `at`.
+    pub fn add(&mut self, at: u64, keys: SpaceSaving<KeyChecks>, by_policy: impl Iterator<Item = (Arc<str>, u64)>) {
         let slice = slice(&mut self.short, at / SHORT);
         slice.keys.merge(keys);
         by_policy.for_each(|(policy, count)| *slice.by_policy.entry(policy).or_default() += count);
@@ -46,35 +46,35 @@ impl TopKeys {
     /// Moves short slices that are over a minute old into long ones.
     fn age(&mut self, at: u64) {
         while self.short.front().is_some_and(|(number, _)| *number + LONG / SHORT <= at / SHORT) {
-            let Some((number, denials)) = self.short.pop_front() else { break };
-            slice(&mut self.long, number * SHORT / LONG).merge(denials);
+            let Some((number, counts)) = self.short.pop_front() else { break };
+            slice(&mut self.long, number * SHORT / LONG).merge(counts);
         }
         while self.long.front().is_some_and(|(number, _)| *number + MINUTES <= at / LONG) {
             self.long.pop_front();
         }
     }
 
-    /// The denials of the last `minutes`, at the second `at`.
-    pub fn of(&self, minutes: u64, at: u64) -> Denials {
+    /// The counts of the last `minutes`, at the second `at`.
+    pub fn of(&self, minutes: u64, at: u64) -> KeyCounts {
         let short = self.short.iter().filter(|(number, _)| *number + LONG / SHORT > at / SHORT);
         let long = self.long.iter().filter(|(number, _)| minutes > 1 && *number + minutes > at / LONG);
-        let mut all = Denials::default();
-        short.chain(long).for_each(|(_, denials)| all.merge(denials.clone()));
+        let mut all = KeyCounts::default();
+        short.chain(long).for_each(|(_, counts)| all.merge(counts.clone()));
         all
     }
 }
 
 /// The slice of this number.
-fn slice(slices: &mut VecDeque<(u64, Denials)>, number: u64) -> &mut Denials {
+fn slice(slices: &mut VecDeque<(u64, KeyCounts)>, number: u64) -> &mut KeyCounts {
     if slices.back().is_none_or(|(last, _)| *last != number) {
-        slices.push_back((number, Denials::default()));
+        slices.push_back((number, KeyCounts::default()));
     }
     // There is one by now.
     let last = slices.len() - 1;
     &mut slices[last].1
 }
 
-impl Denials {
+impl KeyCounts {
     fn merge(&mut self, other: Self) {
         self.keys.merge(other.keys);
         for (policy, count) in other.by_policy {
@@ -82,7 +82,7 @@ impl Denials {
         }
     }
 
-    /// The denials of a policy, or of all.
+    /// The sum of a policy, or of all.
     pub fn total(&self, policy: Option<&str>) -> u64 {
         match policy {
             Some(policy) => self.by_policy.get(policy).copied().unwrap_or_default(),
@@ -90,10 +90,16 @@ impl Denials {
         }
     }
 
+    /// One key of a policy.
+    pub fn of_key(&self, policy: &str, key: &str) -> Option<Entry<KeyChecks>> {
+        let mut entries = self.keys.heaviest().into_iter();
+        entries.find(|entry| *entry.value.policy == *policy && *entry.value.key == *key).cloned()
+    }
+
     /// The `most` heaviest keys of a policy, or of all.
-    pub fn heaviest(&self, policy: Option<&str>, most: usize) -> Vec<&Entry<Denied>> {
-        let of_policy = |entry: &&Entry<Denied>| policy.is_none_or(|policy| *entry.value.policy == *policy);
-        self.keys.heaviest().into_iter().filter(of_policy).take(most).collect()
+    pub fn heaviest(&self, policy: Option<&str>, most: usize) -> Vec<Entry<KeyChecks>> {
+        let of_policy = |entry: &&Entry<KeyChecks>| policy.is_none_or(|policy| *entry.value.policy == *policy);
+        self.keys.heaviest().into_iter().filter(of_policy).take(most).cloned().collect()
     }
 }
 
@@ -102,13 +108,13 @@ mod tests {
     use super::*;
     use crate::limit::key::Fingerprinter;
 
-    /// Denials of one key, one each second.
+    /// KeyCounts of one key, one each second.
     fn denied_each_second(until: u64) -> TopKeys {
         let (mut top, fingerprint) = (TopKeys::default(), Fingerprinter::default().fingerprint("p", "k"));
         let (policy, key): (Arc<str>, Arc<str>) = ("p".into(), "k".into());
         for at in 0..=until {
             let mut keys = SpaceSaving::default();
-            keys.add(fingerprint, || Denied { policy: policy.clone(), key: key.clone() });
+            keys.add(fingerprint, 1, || KeyChecks::new(policy.clone(), key.clone()));
             top.add(at, keys, std::iter::once((policy.clone(), 1)));
             assert!(top.short.len() <= 6 && top.long.len() <= 15, "{} {}", top.short.len(), top.long.len());
         }
@@ -141,8 +147,7 @@ mod tests {
         let (mut top, fingerprinter) = (TopKeys::default(), Fingerprinter::default());
         let mut keys = SpaceSaving::default();
         for (policy, key, count) in [("p", "a", 3), ("q", "a", 5), ("p", "b", 4)] {
-            let denied = || Denied { policy: policy.into(), key: key.into() };
-            (0..count).for_each(|_| keys.add(fingerprinter.fingerprint(policy, key), denied));
+            keys.add(fingerprinter.fingerprint(policy, key), count, || KeyChecks::new(policy.into(), key.into()));
         }
         top.add(9, keys, [("p".into(), 7), ("q".into(), 5)].into_iter());
         let denials = top.of(1, 9);
@@ -153,6 +158,8 @@ mod tests {
         let row = |name: &str, count| (name.to_owned(), count);
         assert_eq!(listed(None, 2), [row("q a", 5), row("p b", 4)]);
         assert_eq!(listed(Some("p"), 9), [row("p b", 4), row("p a", 3)]);
+        assert_eq!(denials.of_key("q", "a").map(|entry| entry.count), Some(5));
+        assert!(denials.of_key("q", "b").is_none());
         assert_eq!([None, Some("p"), Some("r")].map(|policy| denials.total(policy)), [12, 7, 0]);
     }
 }

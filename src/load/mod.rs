@@ -78,6 +78,16 @@ struct Counters {
     shed: AtomicU64,
     /// Refused connections of all listeners.
     refused: AtomicU64,
+    present: [AtomicUsize; Present::ALL.len()],
+}
+
+named! {
+    /// A number of things that are present.
+    pub enum Present {
+        Connections = "connections",
+        /// Calls over HTTP whose answer is not there yet.
+        Calls = "calls",
+    }
 }
 
 impl Default for Load {
@@ -99,6 +109,7 @@ impl Load {
             reads: Arc::new(Semaphore::new(READS)),
             shed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            present: Default::default(),
         }))
     }
 
@@ -116,6 +127,18 @@ impl Load {
 
     fn tokens(&self) -> &Holders<TokenHash> {
         &self.0.tokens
+    }
+
+    /// Counts one more until the guard is dropped.
+    pub fn enter(&self, present: Present) -> impl Drop + use<'_> {
+        let count = &self.0.present[present as usize];
+        count.fetch_add(1, Ordering::Relaxed);
+        guard(count, |count| _ = count.fetch_sub(1, Ordering::Relaxed))
+    }
+
+    /// How many are present.
+    pub fn present(&self, present: Present) -> usize {
+        self.0.present[present as usize].load(Ordering::Relaxed)
     }
 
     /// Requests rejected so far: `tollgate_shed_total`.

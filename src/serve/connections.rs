@@ -32,7 +32,7 @@ use crate::config::{Limits, ServerTls};
 use crate::gateway::resp;
 use crate::http::{refuse_answer, suppress_spurious_wakes};
 use crate::load::{Backlog, TimedStream, is_long, metered};
-use crate::node::{Arrival, Caller, Holdings, Load, Node, Refusals};
+use crate::node::{Arrival, Caller, Holdings, Load, Node, Present, Refusals};
 use crate::reload::Reloader;
 use crate::telemetry::limiter::Limiter;
 use crate::timeouts;
@@ -143,8 +143,9 @@ impl Connections {
             Ok(stream) => stream,
             Err(error) => return log_end(Err(error.into())),
         };
-        let refused = self.refused.clone();
+        let (refused, load) = (self.refused.clone(), self.load.clone());
         self.workers.spawn(TaskKind::Connection, async move {
+            let _open = load.enter(Present::Connections);
             let stream = match TcpStream::from_std(stream) {
                 Ok(stream) => stream,
                 Err(error) => return log_end(Err(error.into())),

@@ -100,6 +100,8 @@ impl RateLimitService {
             traceparent,
             tracestate: tracestate.as_deref(),
             client: self.caller.address,
+            server: self.caller.local,
+            user_agent: headers.get("user-agent").and_then(|agent| agent.to_str().ok()),
             request_id: headers.get("x-request-id").and_then(|id| id.to_str().ok()).unwrap_or_default(),
         })
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::support::tls::Authority;
-use crate::support::{Node, TOLLGATE, file_with, http};
+use crate::support::{Node, TOLLGATE, file_with, http, node_with};
 
 fn run(arguments: &[&str], url: &str) -> (i32, String, String) {
     let Output { status, stdout, stderr } = Command::new(TOLLGATE)
@@ -334,7 +334,7 @@ fn help_explains_each_positional_argument() {
         ("serve", &["[FILE]"][..]),
         ("validate", &["<FILE>"]),
         ("check", &["<POLICY>", "<KEY>"]),
-        ("explain", &["<FILE>", "[POLICY]", "[KEY]"]),
+        ("explain", &["<FILE|URL>", "[POLICY]", "[KEY]"]),
         ("replay", &["<FILE>"]),
     ] {
         let (_, help, _) = run(&[command, "-h"], "");
@@ -413,6 +413,102 @@ fn validate_warns_of_windows_of_one_tick() {
          `strict: true`\n"
     );
     assert_eq!([", strict: true", ", tick: 500ms"].map(warned), ["", ""]);
+}
+
+/// The operators' calls, each on a node with a policy of every kind of count.
+#[test]
+fn key_is_shown_refunded_and_reset_on_a_running_node() {
+    let node = node_with(
+        "policies:\n  p: {quotas: [5 per 1h]}\n  log: {algorithm: sliding-log, quotas: [5 per 1h]}\n  ticks: {algorithm: sliding-counter, quotas: [5 per 1m]}\n",
+    );
+    let ask = |arguments: &str| run(&arguments.split(' ').collect::<Vec<_>>(), &node.url());
+    for policy in ["p", "log", "ticks"] {
+        node.check(policy, "a b&c", 4);
+    }
+    let key = "a b&c";
+    let usage = |policy: &str, more: &[&str]| run(&[&["usage", policy, key], more].concat(), &node.url());
+    let (code, out, _) = usage("p", &["--cost", "2"]);
+    assert!(
+        code == 0 && out.starts_with("denied: over_limit, 1 of 5 left of quota 1h, retry after "),
+        "{code} {out}"
+    );
+    assert!(out.contains("\n  1h: 4 of 5 used, whole again after "), "{out}");
+    assert!(usage("log", &[]).1.contains(" ms ago: 4\n"), "{}", usage("log", &[]).1);
+    assert!(usage("ticks", &[]).1.contains(": 4\n"), "{}", usage("ticks", &[]).1);
+    let (code, out, _) = usage("p", &["--json"]);
+    assert!(code == 0 && out.starts_with(r#"{"allowed":true,"policy":"p","key":"a b&c","cost":1"#), "{out}");
+    let refund = |more: &[&str]| run(&[&["refund", "p", key], more].concat(), &node.url());
+    assert_eq!(refund(&["--cost", "3"]), (0, "3 refunded\n".to_owned(), String::new()));
+    assert!(usage("p", &[]).1.contains("1 of 5 used"), "{}", usage("p", &[]).1);
+    let (code, _, reason) = refund(&[]);
+    assert!(code == 2 && reason.contains("--cost <N>"), "{reason}");
+    assert_eq!(refund(&["--cost", "0"]).0, 2);
+    let (code, out, _) = run(&["reset", "p", key], &node.url());
+    assert!(code == 0 && out.starts_with("reset: allowed, 5 of 5 left"), "{code} {out}");
+    for command in ["usage", "reset"] {
+        let (code, out, reason) = ask(&format!("{command} q k"));
+        assert!(code == 1 && out.is_empty() && reason.contains("there are log, p, ticks"), "{code} {reason}");
+    }
+}
+
+#[test]
+fn running_node_explains_and_reloads() {
+    let file = file_with("policies: {p: {quotas: [5 per 1h], deny: {keys: [mallory]}}}");
+    let node = Node::with_config(file.path());
+    let explain = |arguments: &[&str]| run(&[&["explain", node.url().as_str()], arguments].concat(), "");
+    let (code, out, _) = explain(&["p", "alice"]);
+    assert_eq!(code, 0, "{out}");
+    assert_eq!(
+        out,
+        "policy  p (sliding-window)\nkey     alice\nmatch   no list, no override\nanswer  counted\nquota   1h: 5 per 1h\n"
+    );
+    let (_, out, _) = explain(&["p", "mallory"]);
+    assert!(out.contains("match   deny, key mallory, line 1\nanswer  deny_listed\n"), "{out}");
+    assert!(explain(&["p", "alice", "--json"]).1.starts_with(r#"{"policy":"p","key":"alice""#));
+    let (code, _, reason) = explain(&["q", "alice"]);
+    assert!(code == 1 && reason.contains("there are p"), "{code} {reason}");
+    let (code, _, reason) = explain(&["--gate", "edge"]);
+    assert!(code == 1 && reason.contains("--gate and --domain need the file"), "{code} {reason}");
+    std::fs::write(file.path(), "policies: {p: {quotas: [6 per 1h]}, q: {quotas: [1 per 1h]}}").unwrap();
+    let (code, out, reason) = run(&["reload"], &node.url());
+    assert!(code == 0 && out.starts_with("loaded version "), "{code} {out} {reason}");
+    std::fs::write(file.path(), "policies: {p: {quota: [6 per 1h]}}").unwrap();
+    let (code, _, reason) = run(&["reload"], &node.url());
+    assert!(code == 1 && reason.contains("did you mean `quotas`"), "{code} {reason}");
+}
+
+#[test]
+fn help_and_man_pages_are_for_terminals() {
+    let output = Command::new(TOLLGATE).args(["replay", "--help"]).env("COLUMNS", "70").output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let widest = help.lines().map(|line| line.chars().count()).max().unwrap();
+    assert!(help.contains("--propose <SHARE>") && widest <= 70, "{widest}\n{help}");
+    let (code, page, _) = run(&["man", "usage"], "");
+    assert!(code == 0 && page.contains(".TH tollgate-usage 1") && page.contains("\\-\\-cost"), "{page}");
+    assert!(run(&["man"], "").1.contains("tollgate\\-check(1)"));
+    let (code, _, reason) = run(&["man", "nothing"], "");
+    assert!(code == 1 && reason.contains("no command is named `nothing`"), "{reason}");
+}
+
+#[test]
+fn schema_is_printed_for_editors() {
+    let (code, out, _) = run(&["schema"], "");
+    let schema: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let algorithms = schema["definitions"]["policy"]["properties"]["algorithm"]["enum"].as_array().unwrap();
+    assert!(code == 0 && algorithms.contains(&"sliding-window".into()), "{out}");
+    assert_eq!(schema["additionalProperties"], false);
+}
+
+#[test]
+fn validate_warns_of_quotas_that_never_deny() {
+    let file = file_with("policies: {p: {quotas: [100 per 1s, {name: minute, limit: 50, per: 1m}]}}");
+    let (code, out, warnings) = run(&["validate", file.path().to_str().unwrap()], "");
+    assert!(code == 0 && out.ends_with("valid, 1 policy\n"), "{code} {out}");
+    assert_eq!(
+        warnings,
+        "warning: policy `p`: the quota `1s` (100 per 1s) never denies, since `minute` (50 per 1m) is full before it. \
+         Lower its limit, or leave it out\n"
+    );
 }
 
 #[test]

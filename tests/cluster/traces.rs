@@ -39,11 +39,17 @@ fn allowed_check_is_a_span_tree_under_its_parent() {
             .all(|name| spans.named(&trace, name).len() == 1)
     });
     assert!(spans.0.iter().all(|received| received.service == "limits"));
+    let first = &spans.0[0];
+    assert_eq!((first.instance.len(), first.version.as_str()), (32, env!("CARGO_PKG_VERSION")));
+    assert!(spans.0.iter().all(|received| received.instance == first.instance));
 
     let server = spans.one(&trace, "POST /v1/check");
     assert_eq!((hex(&server.parent_span_id).as_str(), server.kind()), (PARENT, SpanKind::Server));
     let http = ["http.request.method", "http.route", "url.path", "http.response.status_code", "client.address"];
     assert_eq!(attributes(server, http), ["POST", "/v1/check", "/v1/check", "200", "127.0.0.1"]);
+    let (address, port) = node.address.split_once(':').unwrap();
+    let called = ["server.address", "server.port", "user_agent.original"];
+    assert_eq!(attributes(server, called), [address, port, "tests/1"]);
     let told = ["tollgate.policy", "tollgate.allowed", "tollgate.reason", "tollgate.source", "tollgate.cost"];
     assert_eq!(attributes(server, told), ["default", "true", "ok", "store", "3"]);
     assert_eq!(attribute(server, "tollgate.key_hash").len(), 16);

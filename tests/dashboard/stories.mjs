@@ -151,6 +151,31 @@ const stories = {
     assert.equal(await page.locator("#key-wait").isVisible(), false);
   },
 
+  // A key whose checks cost more than one is judged by their cost, not by cost 1.
+  async costly_key(browser) {
+    const page = await open(browser, { token: settings.admin });
+    await isLive(page);
+    for (const cost of [6, 6, 6]) await check("costly", "k", { cost });
+    await go(page, "Keys");
+    await page.locator("#top").getByRole("link", { name: "k", exact: true }).click();
+    await page.locator("#key-says").getByText("Denied by quota 10m").waitFor();
+    await page.getByText("A check of cost 6 does not fit now.").waitFor();
+    await page.getByText("the median of its last checks").waitFor();
+    await page.locator("#denials tbody tr").nth(1).waitFor();
+    assert.match(await text(page, "#denials"), /\d\d:\d\d:\d\d\s+6\s+\d\d:\d\d:\d\d\s+6/);
+    await page.locator("#key-rates").getByText("3 checks").waitFor();
+    await page.locator("#key-rates").getByText("0.1 a second, 6 units").waitFor();
+    await page.getByLabel("Cost of the check").fill("4");
+    await page.locator("#key-says").getByText("Allowed").waitFor();
+    assert.equal(new URLSearchParams(new URL(page.url()).hash.split("?")[1]).get("cost"), "4");
+    await page.reload();
+    await page.getByText("A check of cost 4 fits now.").waitFor();
+    await page.getByLabel("Cost of the check").fill("5");
+    await page.locator("#key-says").getByText("Denied").waitFor();
+    const metrics = await (await fetch(`${settings.url}/metrics`, { headers: { authorization: `Bearer ${settings.admin}` } })).text();
+    assert.match(metrics, /tollgate_denials_total\{policy="costly",quota="10m"\} 2\n/);
+  },
+
   // A log has entries, a sliding counter ticks, a list its line.
   async details(browser) {
     for (const meta of ["first", "second"]) await check("log", "k", { meta });
@@ -168,6 +193,88 @@ const stories = {
       await page.goto(`${settings.url}/dashboard${keyPath("listed", "tenant-7:a")}`);
       await page.locator("#key-facts").getByText(/tenant-7:.*line \d+/).waitFor();
     }
+  },
+
+  // Units, the keys that use most, and a policy's own view, whose choices are in the address.
+  async units(browser) {
+    const page = await open(browser, { token: settings.admin });
+    await isLive(page);
+    await until("units are counted", async () => /^[1-9]/.test(await text(page, "#f-units")));
+    await check("log", "hungry", { cost: 90 });
+    await page.locator("#by-policy").getByRole("link", { name: "log", exact: true }).click();
+    await until("the policy is chosen", async () => (await page.locator("#decisions-policy").inputValue()) === "log");
+    await page.locator("#range").getByText("5 min", { exact: true }).click();
+    assert.match(page.url(), /#decisions\?seconds=300&policy=log$/);
+    await page.reload();
+    await isLive(page);
+    await until("the choices are back", async () => (await page.locator("#decisions-policy").inputValue()) === "log");
+    assert.ok(await page.locator("input[name=range][value='300']").isChecked());
+    await page.locator("#range").getByText("6 h", { exact: true }).click();
+    await page.locator("#rate-table").getByText("allowed by store").waitFor();
+    assert.match(await page.locator("#rate").textContent(), /−6 h/);
+    assert.match(await text(page, "#decisions-says"), /of data/);
+    await go(page, "Keys");
+    await page.locator("#keys-policy").selectOption("log");
+    const row = page.locator("#consumers tbody tr").filter({ hasText: "hungry" });
+    await row.getByText("90", { exact: true }).waitFor();
+    assert.ok((await page.locator("#known-keys option").evaluateAll((all) => all.map((one) => one.value))).includes("hungry"));
+    await row.getByRole("link").click();
+    await page.getByText("A check of cost 90 does not fit now.").waitFor();
+  },
+
+  // Cells stand beside their row headers, the checks hold still, and the theme is a choice.
+  async layout(browser) {
+    const page = await open(browser, { token: settings.admin, colorScheme: "light" });
+    await isLive(page);
+    await go(page, "Checks");
+    await until("there are many checks", async () => (await page.locator("#recent tbody tr").count()) >= 40);
+    await page.evaluate(() => {
+      globalThis.shift = 0;
+      new PerformanceObserver((list) => { for (const entry of list.getEntries()) globalThis.shift += entry.value; }).observe({ type: "layout-shift" });
+    });
+    const first = () => text(page, "#recent tbody tr:first-child");
+    const before = await first();
+    await new Promise((done) => setTimeout(done, 20_000));
+    const shift = await page.evaluate(() => globalThis.shift);
+    console.log(`the layout shifts by ${shift.toFixed(3)} in 20 s`);
+    assert.ok(shift <= 0.1 && (await first()) !== before, `${shift} ${before}`);
+    for (const name of ["Checks", "Decisions", "Keys"]) {
+      await go(page, name);
+      const apart = await page.locator(`#view-${name.toLowerCase()} tbody tr`).evaluateAll((rows) => rows.filter((row) => {
+        const top = (cell) => { const range = document.createRange(); range.selectNodeContents(cell); return range.getBoundingClientRect().bottom; };
+        const cells = [...row.cells].filter((cell) => cell.textContent.trim() && !cell.querySelector("svg, .meter"));
+        return row.offsetParent && cells.some((cell) => Math.abs(top(cell) - top(cells[0])) > 6);
+      }).map((row) => row.innerText));
+      assert.deepEqual(apart, [], `row headers of ${name}`);
+    }
+    // The look-up is above the lists.
+    await go(page, "Keys");
+    const top = (selector) => page.locator(selector).evaluate((node) => node.getBoundingClientRect().top);
+    assert.ok((await top("#look")) < (await top("#top")));
+    await go(page, "Checks");
+    await page.locator("#kind").getByText("Denied", { exact: true }).click();
+    await page.locator("#checks-policy").selectOption("login");
+    await until("only denials of the policy are left", async () => {
+      const rows = await page.locator("#recent tbody tr").allInnerTexts();
+      return rows.length > 0 && rows.every((row) => /denied/.test(row) && /login/.test(row));
+    });
+    assert.match(page.url(), /#checks\?kind=denied&policy=login$/);
+    await page.locator("#recent tbody tr").first().hover();
+    const held = await first();
+    await new Promise((done) => setTimeout(done, 2500));
+    assert.equal(await first(), held);
+    const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    const light = await background();
+    await page.getByRole("button", { name: "Theme: as the system" }).click();
+    assert.equal(await background(), light);
+    await page.getByRole("button", { name: "Theme: light" }).click();
+    assert.notEqual(await background(), light);
+    await page.reload();
+    await page.getByRole("button", { name: "Theme: dark" }).waitFor();
+    assert.notEqual(await background(), light);
+    await page.getByRole("link", { name: "Help" }).click();
+    await page.getByText("This node knew from an earlier answer that the key has nothing left.").waitFor();
+    assert.deepEqual(await violations(page), []);
   },
 
   async frozen_shard(browser) {
@@ -190,7 +297,7 @@ const stories = {
     assert.equal(await page.locator("#outage").isVisible(), false);
     await wish("freeze");
     const banner = page.locator("#outage-says");
-    await banner.getByText(/^All 3 shards are down since \d\d:\d\d:\d\d: .+\. Each node counts its share: default, /).waitFor();
+    await banner.getByText(/^All 3 shards are down since \d\d:\d\d:\d\d: .+\. Each node counts its share: costly, default, /).waitFor();
     assert.deepEqual(await violations(page), []);
     await wish("thaw");
     await until("the banner is gone", async () => !(await page.locator("#outage").isVisible()));
@@ -231,7 +338,7 @@ const stories = {
     await go(page, "Decisions");
     await page.getByText("No checks in this time").waitFor();
     await go(page, "Checks");
-    await page.getByText("No check was denied or slow").waitFor();
+    await page.getByText("No such check was denied or slow").waitFor();
     await check("slow", "k");
     await go(page, "Decisions");
     await page.locator("#rate-table").getByText("allowed by store").waitFor();
@@ -291,7 +398,7 @@ const stories = {
     await tabTo("Keys");
     await page.keyboard.press("Enter");
     await view(page, "keys").waitFor();
-    assert.equal(await focused(), "Keys denied most");
+    assert.equal(await focused(), "Keys");
     await page.locator("#top").getByText(key).waitFor();
     await tabTo(key);
     // The focus survives updates of the table.
@@ -377,6 +484,38 @@ const stories = {
     assert.deepEqual(await violations(page), []);
     await wish("end the other");
     await row.getByText("no answer").waitFor();
+    faults.splice(0, faults.length, ...faults.filter((fault) => !/net::ERR/.test(fault)));
+  },
+
+  // The numbers of all nodes, with a row for each, and a node that ends.
+  async fleet(browser) {
+    const page = await open(browser, { allowed: [settings.url, settings.other] });
+    await isLive(page);
+    const counted = async () => Number((await text(page, "#f-checks")).replace(/\D/g, ""));
+    await page.getByLabel("Numbers of").selectOption("all");
+    await page.getByText(/^Of all 2 nodes/).waitFor();
+    const rows = page.locator("#fleet tbody tr");
+    await until("both nodes are ok", async () => (await rows.getByText("ok", { exact: true }).count()) === 2);
+    // Only the other node has checks.
+    for (let round = 0; round < 40; round += 1) await ask("POST", "/v1/check", { url: settings.other, token: null, body: { policy: "slow", key: `fleet-${round % 4}` } });
+    await until("the sum has the checks of the other node", async () => {
+      const [own, other] = await rows.allInnerTexts();
+      return /[1-9]/.test(await text(page, "#by-policy")) && !/denied/.test(own) && other !== undefined && (await page.locator("#rate-table").innerText()).includes("allowed by store");
+    });
+    await page.locator("#rate .over title").first().waitFor({ state: "attached" });
+    const words = await page.locator("#rate .over title").evaluateAll((all) => all.map((one) => one.textContent).find((one) => /allowed by store/.test(one)));
+    assert.match(words, /^\d\d:\d\d:\d\d\n[\d.]+ allowed by store/);
+    await until("the starts are marked", async () => (await page.locator("#rate .mark title").evaluateAll((all) => all.map((one) => one.textContent).join())).includes("start"));
+    await go(page, "Keys");
+    await page.locator("#top tbody tr").first().waitFor();
+    assert.deepEqual(await violations(page), []);
+    assert.ok((await counted()) >= 0);
+    await go(page, "Decisions");
+    await wish("end the other");
+    await page.getByText("Of 1 node, without 1 that does not answer").waitFor();
+    assert.deepEqual(await violations(page), []);
+    await page.getByLabel("Numbers of").selectOption("own");
+    await page.getByText(/^Of this node/).waitFor();
     faults.splice(0, faults.length, ...faults.filter((fault) => !/net::ERR/.test(fault)));
   },
 

@@ -20,6 +20,7 @@ policies:
   per-ip: {quotas: [{name: burst, limit: 6, per: 1s}, {name: sustained, limit: 120, per: 1m}]}
   login: {algorithm: token-bucket, quotas: [{rate: 2 per 1s, burst: 5}]}
   slow: {quotas: [3 per 10m]}
+  costly: {quotas: [10 per 10m]}
   quick: {algorithm: fixed-window, anchor: first-hit, quotas: [2 per 10s]}
   log: {algorithm: sliding-log, quotas: [100 per 1h]}
   ticks: {algorithm: sliding-counter, tick: 1s, quotas: [100 per 1m]}
@@ -87,6 +88,33 @@ fn page_shows_a_denied_key_and_resets_it() {
 fn page_asks_again_when_the_wait_ends() {
     let guarded = Guarded::start(&store(shared()));
     run("countdown_ends", &guarded.settings());
+}
+
+#[test]
+fn page_judges_a_key_by_the_cost_of_its_checks() {
+    let guarded = Guarded::start("");
+    run("costly_key", &guarded.settings());
+}
+
+#[test]
+fn page_shows_units_and_keys_that_use_most() {
+    let guarded = Guarded::start("");
+    let _load = Load::start(&guarded.node.address, Some(&guarded.admin));
+    run("units", &guarded.settings());
+}
+
+#[test]
+fn layout_holds_still_and_follows_the_choices() {
+    let guarded = Guarded::start("");
+    let _load = Load::start(&guarded.node.address, Some(&guarded.admin));
+    run("layout", &guarded.settings());
+}
+
+#[test]
+fn page_stays_small() {
+    let node = crate::support::node_with(POLICIES);
+    let page = crate::support::http::get(&node.address, "/dashboard");
+    assert!(page.body.len() < 120 * 1024, "{} bytes", page.body.len());
 }
 
 #[test]
@@ -188,6 +216,21 @@ fn page_compares_other_nodes() {
         }
         _ => drop(second.take()),
     });
+}
+
+#[test]
+fn page_sums_all_nodes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (own, other) = (free_port(), free_port());
+    let start = |port: u16, peer: u16| {
+        let file = folder.path().join(format!("{port}.yaml"));
+        std::fs::write(&file, format!("dashboard: {{nodes: [\"http://127.0.0.1:{peer}\"]}}\n{POLICIES}")).unwrap();
+        Node::start_on(&format!("127.0.0.1:{port}"), &["--config", file.to_str().unwrap()])
+    };
+    let node = start(own, other);
+    let second = RefCell::new(Some(start(other, own)));
+    let settings = json!({"url": node.url(), "other": format!("http://127.0.0.1:{other}")});
+    run_with("fleet", &settings, |_| drop(second.take()));
 }
 
 #[test]

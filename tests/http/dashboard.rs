@@ -68,7 +68,7 @@ fn page_is_on_the_listener_of_operators_only() {
 }
 
 #[test]
-fn named_nodes_may_read_the_policies() {
+fn named_nodes_may_read_the_live_view_and_the_policies() {
     let node = node_with(&format!("dashboard: {{nodes: [\"http://10.0.0.2:7071\"]}}\n{POLICIES}"));
     let named = "http://10.0.0.2:7071";
     let permission = options(&node, "/v1/policies", named);
@@ -84,6 +84,9 @@ fn named_nodes_may_read_the_policies() {
     assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, Some(named)));
     assert_eq!(answer.header("vary"), Some("origin"));
     assert_eq!(answer.header("access-control-allow-credentials"), None);
+    for path in ["/v1/live", "/v1/top"] {
+        assert_eq!(options(&node, path, named).header("access-control-allow-origin"), Some(named), "{path}");
+    }
 }
 
 #[test]
@@ -96,7 +99,7 @@ fn other_origins_and_other_calls_stay_closed() {
         assert_eq!((answer.status, answer.header("access-control-allow-origin")), (403, None), "{origin}");
         assert_ne!(options(&node, "/v1/policies", origin).status, 204, "{origin}");
     }
-    for path in ["/v1/usage", "/v1/reload", "/v1/check", "/v1/live", "/v1/top"] {
+    for path in ["/v1/usage", "/v1/reload", "/v1/check", "/v1/refund", "/v1/explain"] {
         let answer = options(&node, path, "http://10.0.0.2:7071");
         assert_ne!(answer.status, 204, "{path}");
         assert_eq!(answer.header("access-control-allow-origin"), None, "{path}");

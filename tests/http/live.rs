@@ -75,6 +75,63 @@ fn reads_refunds_and_resets_are_no_checks() {
     wait_until("both denials of checks are shown", || top(&node, "")["denied"] == 2);
 }
 
+/// The costs of a key's checks are what an operator judges it by.
+#[test]
+fn units_are_counted_by_policy_and_by_key() {
+    let node = node_with(
+        "policies:\n  p: {quotas: [10 per 1h], key: {type: ip}}\n  trial: {shadow: true, quotas: [1 per 1h]}\n",
+    );
+    let mut events = Events::open(&node.address, "?seconds=900", None);
+    for (key, cost) in [("192.0.2.1", 7), ("192.0.2.1", 6), ("192.0.2.1", 5), ("192.0.2.2", 2), ("192.0.2.1", 8)] {
+        node.check("p", key, cost);
+    }
+    (0..2).for_each(|_| _ = node.check("trial", "k", 1));
+    let drain = json!({"policy": "p", "key": "192.0.2.2", "cost": 20, "over": "drain"});
+    assert_eq!(node.post("/v1/check", &drain).json()["charged"], 8);
+    let metrics = node.metrics();
+    for (policy, outcome, units) in [
+        ("p", "allowed", 9),
+        ("p", "denied", 19),
+        ("p", "drained", 8),
+        ("p", "shadow", 0),
+        ("trial", "allowed", 1),
+        ("trial", "shadow", 1),
+    ] {
+        let series = format!(r#"tollgate_units_total{{policy="{policy}",outcome="{outcome}"}} {units}"#);
+        assert!(metrics.lines().any(|line| line == series), "{series}\n{metrics}");
+    }
+    let one = |key: &str| top(&node, &format!("?policy=p&key={key}"));
+    wait_until("all checks are noted", || one("192.0.2.2")["consumers"][0]["checks"] == 2);
+    // The key is counted in its normal form.
+    let found = one("::ffff:192.0.2.1");
+    let (denied, consumer) = (&found["top"][0], &found["consumers"][0]);
+    assert_eq!((&found["denied"], &found["used"]), (&json!(3), &json!(17)));
+    assert_eq!((&denied["denied"], &denied["cost"]), (&json!(3), &json!(6)));
+    let costs: Vec<_> = denied["last"].as_array().unwrap().iter().map(|last| last["cost"].as_u64()).collect();
+    assert_eq!(costs, [8, 5, 6].map(Some));
+    assert_eq!((&consumer["units"], &consumer["at_least"], &consumer["cost"]), (&json!(7), &json!(7), &json!(7)));
+    assert!(one("192.0.2.3")["consumers"] == json!([]) && one("192.0.2.3")["top"] == json!([]));
+    let all = top(&node, "?n=2");
+    let heaviest: Vec<_> = all["consumers"].as_array().unwrap().iter().map(|row| row["units"].as_u64()).collect();
+    assert_eq!(heaviest, [10, 7].map(Some));
+    let mut seen = Vec::new();
+    let units = |seen: &[Value]| -> u64 {
+        let seconds = seen.iter().flat_map(|snapshot| snapshot["seconds"].as_array().unwrap());
+        let checks = seconds.flat_map(|second| second["checks"].as_array().unwrap());
+        checks
+            .filter(|checks| checks["policy"] == "p")
+            .map(|checks| checks["units"].as_u64().unwrap())
+            .sum()
+    };
+    while units(&seen) < 36 && seen.len() < 30 {
+        seen.push(events.next().unwrap());
+    }
+    assert_eq!(units(&seen), 36);
+    let snapshot = seen.last().unwrap();
+    assert_eq!(snapshot["consumers"][0]["units"], 10);
+    assert_eq!(snapshot["recent"].as_array().unwrap().last().unwrap()["cost"], 6);
+}
+
 /// Each second has the checks that ended in it, whatever brought them.
 #[test]
 fn seconds_and_keys_count_the_checks_of_all_doors() {
@@ -194,8 +251,10 @@ fn wrong_queries_report_every_violation() {
     for (path, pointers) in [
         ("/v1/live?seconds=0", vec!["/seconds"]),
         ("/v1/live?seconds=901&second=1", vec!["/second", "/seconds"]),
+        ("/v1/live?minutes=361", vec!["/minutes"]),
         ("/v1/live?seconds=1&seconds=2", vec!["/seconds"]),
-        ("/v1/top?n=257&minutes=2&key=k", vec!["/key", "/n", "/minutes"]),
+        ("/v1/top?n=257&minutes=2&kye=k", vec!["/kye", "/n", "/minutes"]),
+        ("/v1/top?key=k", vec!["/policy"]),
         ("/v1/top?n=0&minutes=-1", vec!["/n", "/minutes"]),
         ("/v1/top?n=a&policy=p&policy=q", vec!["/policy", "/n"]),
     ] {

@@ -28,6 +28,10 @@ struct Spans(Arc<Mutex<Vec<Received>>>);
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
     pub(crate) service: String,
+    /// `service.instance.id`.
+    pub(crate) instance: String,
+    /// The version of the scope.
+    pub(crate) version: String,
     pub(crate) span: Span,
 }
 
@@ -65,7 +69,8 @@ pub(crate) const PARENT: &str = "00f067aa0ba902b7";
 /// Posts a JSON body within a caller's trace, and returns the response; `flags` `01` samples it.
 pub(crate) fn traced(node: &Node, path: &str, trace: &str, flags: &str, body: &serde_json::Value) -> Answer {
     let traceparent = format!("00-{trace}-{PARENT}-{flags}");
-    let fields = [("content-type", "application/json"), ("traceparent", traceparent.as_str())];
+    let fields =
+        [("content-type", "application/json"), ("traceparent", traceparent.as_str()), ("user-agent", "tests/1")];
     http::exchange(&node.address, &http::request("POST", path, &fields, body.to_string().as_bytes()))
 }
 
@@ -84,11 +89,24 @@ impl Spans {
     fn take(&self, request: ExportTraceServiceRequest) {
         for resource in request.resource_spans {
             let attributes = resource.resource.map(|resource| resource.attributes).unwrap_or_default();
-            let service = attributes.iter().find(|attribute| attribute.key == "service.name");
-            let service = service.and_then(|name| name.value.as_ref()).map(|value| text(value.value.as_ref()));
-            let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
-            let received = spans.map(|span| Received { service: service.clone().unwrap_or_default(), span });
-            self.0.lock().unwrap().extend(received);
+            let of = |name: &str| {
+                let attribute = attributes.iter().find(|attribute| attribute.key == name);
+                attribute
+                    .and_then(|name| name.value.as_ref())
+                    .map(|value| text(value.value.as_ref()))
+                    .unwrap_or_default()
+            };
+            let (service, instance) = (of("service.name"), of("service.instance.id"));
+            for scope in resource.scope_spans {
+                let version = scope.scope.map(|scope| scope.version).unwrap_or_default();
+                let received = |span| Received {
+                    service: service.clone(),
+                    instance: instance.clone(),
+                    version: version.clone(),
+                    span,
+                };
+                self.0.lock().unwrap().extend(scope.spans.into_iter().map(received));
+            }
         }
     }
 }

@@ -58,7 +58,7 @@ fn row(f: &mut Formatter<'_>, result: &TrialResult) -> fmt::Result {
 }
 
 fn policy(f: &mut Formatter<'_>, settings: &[SettingChange], result: &TrialResult) -> fmt::Result {
-    let TrialResult { policy, counts, newly_denied, newly_allowed } = result;
+    let TrialResult { policy, counts, newly_denied, newly_allowed, .. } = result;
     writeln!(f, "\n#### {}\n", code(&policy.name))?;
     for change in settings {
         writeln!(f, "- {}: {}", change.setting, code(&change.says))?;

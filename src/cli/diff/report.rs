@@ -5,8 +5,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use super::changes::SettingChange;
-use super::fail_over::FailOver;
-use crate::cli::offline::{MarkedChecks, Minute, Summary, TrialResult, instant, percent, share};
+use crate::cli::offline::{MarkedChecks, Minute, Percentage, Summary, TrialResult, instant, percent, share};
 use crate::cli::shown;
 use crate::config::visible;
 
@@ -22,12 +21,12 @@ pub(super) struct Report {
     pub(super) unchanged: usize,
     /// The policies that differ, with their settings that differ.
     pub(super) policies: Vec<(Vec<SettingChange>, TrialResult)>,
-    pub(super) fail_over: Option<FailOver>,
+    pub(super) fail_over: Option<Percentage>,
 }
 
 impl Report {
     /// The policies that newly deny more than `--fail-over` permits.
-    pub(super) fn exceeding(&self) -> impl Iterator<Item = (&TrialResult, &FailOver)> {
+    pub(super) fn exceeding(&self) -> impl Iterator<Item = (&TrialResult, &Percentage)> {
         let results = self.policies.iter().filter_map(|(_, result)| Some((result, self.fail_over.as_ref()?)));
         results.filter(|(result, share)| share.is_exceeded(result.newly_denied.checks, result.counts.checks))
     }
@@ -107,7 +106,7 @@ impl fmt::Display for Report {
 }
 
 fn write_policy(f: &mut fmt::Formatter<'_>, settings: &[SettingChange], result: &TrialResult) -> fmt::Result {
-    let TrialResult { policy, counts, newly_denied: denied, newly_allowed: allowed } = result;
+    let TrialResult { policy, counts, newly_denied: denied, newly_allowed: allowed, .. } = result;
     writeln!(f, "\n{}", policy.name)?;
     for change in settings {
         writeln!(f, "  {}: {}", change.setting, change.says)?;

@@ -129,6 +129,45 @@ pub(super) fn text(told: &Value) -> Vec<(&'static str, String)> {
     lines
 }
 
+/// The lines about the answer of a node.
+pub(super) fn text_of_node(told: &Value) -> Vec<(&'static str, String)> {
+    let key = word(&told["key"]);
+    let place = |entry: &Value| {
+        let line = entry["line"].as_u64().map(|line| format!(", line {line}")).unwrap_or_default();
+        format!("{}{line}", word(&entry["entry"]))
+    };
+    let (found, answer) = match (&told["list"], &told["override"]) {
+        (list, _) if list.is_object() => {
+            (format!("{}, {}", word(&list["name"]), place(list)), word(&list["name"]) + "_listed")
+        }
+        (_, entry) if entry.is_object() => (format!("override, {}", place(entry)), "counted".to_owned()),
+        _ => ("no list, no override".to_owned(), "counted".to_owned()),
+    };
+    let mut lines = vec![
+        ("policy", format!("{} ({})", word(&told["policy"]), word(&told["algorithm"]))),
+        (
+            "key",
+            told["normalised"]
+                .as_str()
+                .map_or(key.clone(), |normalised| format!("{normalised}, written as {key}")),
+        ),
+        ("match", found),
+        ("answer", answer),
+    ];
+    let list = |name: &str| told[name].as_array().cloned().unwrap_or_default();
+    lines.extend(
+        list("quotas")
+            .iter()
+            .map(|quota| ("quota", format!("{}: {}", word(&quota["name"]), word(&quota["says"])))),
+    );
+    if let Some(slot) = told["slot"].as_u64() {
+        let shard = told["shard"].as_str().map(|shard| format!(", on {shard}")).unwrap_or_default();
+        lines.push(("slot", format!("{slot}{shard}")));
+    }
+    lines.extend(list("redis_keys").iter().map(|key| ("redis", word(key))));
+    lines
+}
+
 pub(super) fn word(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use super::client;
 use super::entry::Entry;
 use super::field::{Field, path};
+use super::filters::{Filters, Request};
 use super::instant;
 use crate::limit::time::Micros;
 
@@ -19,13 +20,18 @@ pub(super) struct AccessLog {
     key: Field,
     /// None: the size of the answer in bytes.
     cost: Option<u64>,
+    filters: Filters,
     /// The previous line's time, as written and in us; many lines share it.
     last: (Vec<u8>, Micros),
 }
 
 impl AccessLog {
     pub(super) fn new(key: Field, cost: Option<u64>) -> Self {
-        Self { key, cost, last: (Vec::new(), 0) }
+        Self { key, cost, filters: Filters::default(), last: (Vec::new(), 0) }
+    }
+
+    pub(super) fn filtered(self, filters: Filters) -> Self {
+        Self { filters, ..self }
     }
 
     /// See [`super::reader::Reader::read`].
@@ -50,18 +56,20 @@ impl AccessLog {
         let bytes = word(&mut rest).ok_or("no number of bytes")?;
         let bytes = if bytes == b"-" { 0 } else { number(bytes).ok_or("no number of bytes")? };
         let mut words = request.split(|byte| *byte == b' ');
+        let (method, path) = (words.next().unwrap_or_default(), words.next().map(path).unwrap_or_default());
+        let passes = self.filters.pass(Request { method, path, status });
         let key = match self.key {
             Field::Client => client,
             Field::User => user,
-            Field::Method => words.next().unwrap_or_default(),
-            Field::Path => words.nth(1).map(path).unwrap_or_default(),
+            Field::Method => method,
+            Field::Path => path,
             Field::Status => status,
             Field::Referer => quoted(&mut rest).unwrap_or_default(),
             Field::UserAgent => nth_quoted(&mut rest, 1),
             Field::Forwarded => forwarded(nth_quoted(&mut rest, 2))?,
         };
         let key = client::key_of(key, matches!(self.key, Field::Client | Field::Forwarded))?;
-        Ok(Entry { time, key, cost: self.cost.unwrap_or(bytes) })
+        Ok(Entry { time, key, cost: self.cost.unwrap_or(bytes), passes })
     }
 
     fn time(&mut self, written: &[u8]) -> Result<Micros, Cow<'static, str>> {
@@ -176,7 +184,10 @@ mod tests {
         for (name, expected) in cases {
             let mut log = AccessLog::new(Field::named(name).unwrap(), None);
             let entry = log.read(LINE.as_bytes()).unwrap();
-            assert_eq!(entry, Entry { time: 971_211_336_000_000, key: Some(expected.into()), cost: 2326 });
+            assert_eq!(
+                entry,
+                Entry { time: 971_211_336_000_000, key: Some(expected.into()), cost: 2326, passes: true }
+            );
         }
         assert_eq!(Field::named("address"), None);
     }

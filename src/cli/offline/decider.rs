@@ -35,6 +35,8 @@ pub(super) struct Outcome<'k> {
     /// Whether the policy's key type does not accept the key.
     pub(super) is_refused: bool,
     pub(super) is_denied: bool,
+    /// The place of the quota that denies, and the policy that has it.
+    pub(super) by: Option<(Arc<Policy>, usize)>,
     pub(super) charged: u64,
 }
 
@@ -50,7 +52,7 @@ impl Decider {
     pub(super) fn decide<'k>(&mut self, now: Micros, written: &'k str, cost: u64) -> Option<Outcome<'k>> {
         let Ok(key) = self.policy.key_type.normalise(written) else {
             // The caller gets an error, and no permission.
-            return Some(Outcome { key: written.into(), is_refused: true, is_denied: true, charged: 0 });
+            return Some(Outcome { key: written.into(), is_refused: true, is_denied: true, ..Outcome::default() });
         };
         let policy = match self.policy.applied(&key, written) {
             Applied::Listed(listed) => {
@@ -67,8 +69,9 @@ impl Decider {
         };
         self.make_room(now);
         let verdicts = done.ok()?.ruling.verdicts;
-        let (is_denied, charged) = verdicts.first().map_or((false, 0), |verdict| (!verdict.allowed, verdict.charged()));
-        Some(Outcome { key, is_refused: false, is_denied, charged })
+        let Some(verdict) = verdicts.first() else { return Some(Outcome { key, ..Outcome::default() }) };
+        let by = (!verdict.allowed).then(|| (subject.policy.clone(), verdict.binding));
+        Some(Outcome { key, is_refused: false, is_denied: !verdict.allowed, by, charged: verdict.charged() })
     }
 
     /// Frees expired keys whenever the number of keys has doubled.

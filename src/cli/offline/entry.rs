@@ -12,6 +12,8 @@ pub(super) struct Entry<'a> {
     /// None when the line has no value for the key.
     pub(super) key: Option<Cow<'a, str>>,
     pub(super) cost: u64,
+    /// Whether the filters let it count.
+    pub(super) passes: bool,
 }
 
 /// The source of the cost.

@@ -12,6 +12,8 @@ use serde_json::{Map, Value};
 
 use super::client;
 use super::entry::{Cost, Entry};
+use super::field::path;
+use super::filters::{Filters, Request};
 use super::instant;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
@@ -46,6 +48,30 @@ const TIMES: [&str; 24] = [
     "logged_at",
 ];
 
+/// Members with the parts of a request in logs of servers.
+const METHODS: [&str; 6] =
+    ["method", "request.method", "request_method", "httpMethod", "ClientRequestMethod", "RequestMethod"];
+const PATHS: [&str; 9] = [
+    "path",
+    "uri",
+    "url",
+    "request.uri",
+    "request.path",
+    "request_uri",
+    "ClientRequestURI",
+    "RequestPath",
+    "requestPath",
+];
+const STATUSES: [&str; 7] = [
+    "status",
+    "status_code",
+    "response_code",
+    "EdgeResponseStatus",
+    "DownstreamStatus",
+    "statusCode",
+    "response.status",
+];
+
 /// Two forms of one instant differ by less: us.
 const CLOSE: Micros = 2 * MICROS_PER_SECOND;
 
@@ -67,12 +93,17 @@ pub(super) struct Members {
     time: Option<String>,
     key: String,
     cost: Cost,
+    filters: Filters,
 }
 
 impl Members {
     /// Without a `time` the first line selects it.
     pub(super) fn new(time: Option<String>, key: String, cost: Cost) -> Self {
-        Self { time, key, cost }
+        Self { time, key, cost, filters: Filters::default() }
+    }
+
+    pub(super) fn filtered(self, filters: Filters) -> Self {
+        Self { filters, ..self }
     }
 
     /// See [`super::reader::Reader::read`].
@@ -89,7 +120,25 @@ impl Members {
             Cost::Field(name) => find(&object, name).map_or(Ok(None), |cost| cost_of(&cost))?.unwrap_or(1),
         };
         let key = find(&object, &self.key).map_or(Ok(None), key_of)?;
-        Ok(Entry { time, key: key.map(Cow::Owned), cost })
+        Ok(Entry { time, key: key.map(Cow::Owned), cost, passes: self.filters.is_empty() || self.passes(&object) })
+    }
+
+    /// Whether the request of an object passes the filters, by the usual names of its parts.
+    fn passes(&self, object: &Object<'_>) -> bool {
+        let text = |names: &[&str]| match names.iter().find_map(|name| find(object, name))? {
+            Value::String(text) => Some(text),
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
+        };
+        // Nginx writes the first line of the request as one text.
+        let line = text(&["request"]).unwrap_or_default();
+        let mut words = line.split(' ').map(str::to_owned);
+        let (method, target) = (words.next(), words.next());
+        let method = text(&METHODS).or(method).unwrap_or_default();
+        let target = text(&PATHS).or(target).unwrap_or_default();
+        let status = text(&STATUSES).unwrap_or_default();
+        let (method, path, status) = (method.as_bytes(), path(target.as_bytes()), status.as_bytes());
+        self.filters.pass(Request { method, path, status })
     }
 }
 

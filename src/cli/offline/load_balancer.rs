@@ -10,6 +10,7 @@ use super::access_log::{quoted, word};
 use super::client;
 use super::entry::Entry;
 use super::field::{Field, path};
+use super::filters::{Filters, Request};
 use super::instant;
 
 /// The first word of a line.
@@ -29,11 +30,16 @@ pub(super) struct LoadBalancer {
     key: Field,
     /// None: the bytes that were sent to the client.
     cost: Option<u64>,
+    filters: Filters,
 }
 
 impl LoadBalancer {
     pub(super) fn new(key: Field, cost: Option<u64>) -> Self {
-        Self { key, cost }
+        Self { key, cost, filters: Filters::default() }
+    }
+
+    pub(super) fn filtered(self, filters: Filters) -> Self {
+        Self { filters, ..self }
     }
 
     pub(super) fn has(field: Field) -> bool {
@@ -65,15 +71,17 @@ impl LoadBalancer {
         }
         let sent = text(SENT)?.parse().map_err(|_| "no number of sent bytes");
         let mut request = field(REQUEST).split(|byte| *byte == b' ');
+        let (method, path) = (request.next().unwrap_or_default(), request.next().map(path).unwrap_or_default());
+        let passes = self.filters.pass(Request { method, path, status: field(STATUS) });
         let key = match self.key {
-            Field::Method => request.next().unwrap_or_default(),
-            Field::Path => request.nth(1).map(path).unwrap_or_default(),
+            Field::Method => method,
+            Field::Path => path,
             Field::Status => field(STATUS),
             Field::UserAgent => field(AGENT),
             _ => peer.as_bytes(),
         };
         let key = client::key_of(key, self.key == Field::Client)?;
-        Ok(Entry { time, key, cost: self.cost.map_or(sent, Ok)? })
+        Ok(Entry { time, key, cost: self.cost.map_or(sent, Ok)?, passes })
     }
 }
 
@@ -104,7 +112,8 @@ mod tests {
                 ("user-agent", r#"curl \"7\" x"#),
             ] {
                 let log = LoadBalancer::new(Field::named(name).unwrap(), None);
-                let expected = Entry { time: 1_530_570_180_186_641, key: Some(expected.into()), cost: 57 };
+                let expected =
+                    Entry { time: 1_530_570_180_186_641, key: Some(expected.into()), cost: 57, passes: true };
                 assert_eq!(log.read(line.as_bytes()), Ok(expected), "{name}");
             }
         }

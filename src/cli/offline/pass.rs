@@ -11,7 +11,6 @@ use super::lines::Lines;
 use super::reader::{Format, READABLE, Reader};
 use super::summary::{Counts, Summary};
 use super::tally::{MINUTE, Peaks};
-use super::trial::{Result as TrialResult, Trial};
 use super::{Failure, LogArgs};
 use crate::config::{is_standard_input, origin, visible};
 use crate::limit::time::Micros;
@@ -22,8 +21,8 @@ const SHOWN: usize = 5;
 /// A server that logs a request at its end never writes a line this late: us.
 const FAR: Micros = 5 * MINUTE;
 
-/// One pass over the logs.
-struct Pass<'a> {
+/// One pass over the logs, which gives each request to `decide`.
+struct Pass<'a, F> {
     options: &'a LogArgs,
     counts: Counts,
     unreadable: Vec<String>,
@@ -33,14 +32,16 @@ struct Pass<'a> {
     names: Vec<String>,
     /// The name of the key.
     key: String,
-    trials: Vec<Trial>,
+    decide: F,
 }
 
-/// Reads the logs in their order, and decides each request in all trials.
+/// Reads the logs in their order, and calls `decide` for each request with its time (us), its key
+/// and its cost. The time never goes back.
 ///
 /// # Errors
-/// When a log is unreadable, or has lines but no readable one, or when no line has a key.
-pub(in crate::cli) fn read(options: &LogArgs, trials: Vec<Trial>) -> Result<(Summary, Vec<TrialResult>), Failure> {
+/// When a log is unreadable, or has lines but no readable one, when no line has a key, or when no
+/// request passes the filters.
+pub(in crate::cli) fn read(options: &LogArgs, decide: impl FnMut(Micros, &str, u64)) -> Result<Summary, Failure> {
     let mut pass = Pass {
         options,
         counts: Counts::default(),
@@ -49,7 +50,7 @@ pub(in crate::cli) fn read(options: &LogArgs, trials: Vec<Trial>) -> Result<(Sum
         names: Vec::new(),
         key: String::new(),
         peaks: Peaks::new(|minute| minute.checks, options.top()),
-        trials,
+        decide,
     };
     let opened: Vec<_> = options.logs.iter().map(|log| open(log)).collect::<Result<_, _>>()?;
     let bar = bar(opened.iter().map(|(_, _, bytes)| *bytes).sum());
@@ -60,12 +61,11 @@ pub(in crate::cli) fn read(options: &LogArgs, trials: Vec<Trial>) -> Result<(Sum
     }
     bar.finish_and_clear();
     pass.check_keys()?;
-    let Pass { counts, unreadable, span, peaks, trials, .. } = pass;
-    let summary = Summary { logs, counts, unreadable, span, peaks: peaks.top(), over: options.over() };
-    Ok((summary, trials.into_iter().map(|trial| trial.end(options.top())).collect()))
+    let Pass { counts, unreadable, span, peaks, .. } = pass;
+    Ok(Summary { logs, counts, unreadable, span, peaks: peaks.top(), over: options.over() })
 }
 
-impl Pass<'_> {
+impl<F: FnMut(Micros, &str, u64)> Pass<'_, F> {
     /// Reads one log and returns its format.
     fn log(&mut self, name: &str, input: Box<dyn Read>) -> Result<Option<Format>, Failure> {
         let (before, told) = (self.counts, std::mem::take(&mut self.unreadable));
@@ -98,7 +98,8 @@ impl Pass<'_> {
             self.counts.lines += u64::from(!matches!(read, Ok(None)));
             match read {
                 Ok(None) => {}
-                Ok(Some(Entry { time, key: Some(key), cost })) => self.check(time, &key, cost),
+                Ok(Some(Entry { passes: false, .. })) => self.counts.filtered += 1,
+                Ok(Some(Entry { time, key: Some(key), cost, .. })) => self.check(time, &key, cost),
                 Ok(Some(Entry { key: None, .. })) => self.counts.without_key += 1,
                 Err(reason) => self.refuse(name, number, &reason),
             }
@@ -121,7 +122,14 @@ impl Pass<'_> {
     /// # Errors
     /// When there are lines, but none has the key: the wrong one is named.
     fn check_keys(&self) -> Result<(), Failure> {
-        if self.counts.requests > 0 || self.counts.without_key == 0 {
+        let Counts { requests, without_key, filtered, .. } = self.counts;
+        if requests == 0 && without_key == 0 && filtered > 0 {
+            return Err(Failure::Log(format!(
+                "none of {filtered} requests passes --path, --method and --status: a request of JSON lines has them as \
+                 `method`, `uri` and `status`, for instance"
+            )));
+        }
+        if requests > 0 || without_key == 0 {
             return Ok(());
         }
         let names: Vec<_> = self.names.iter().map(|name| format!("`{}`", visible(name))).collect();
@@ -143,7 +151,7 @@ impl Pass<'_> {
         let now = time.max(latest);
         self.span = Some((first, now));
         self.peaks.add(now, false);
-        self.trials.iter_mut().for_each(|trial| trial.check(now, key, cost));
+        (self.decide)(now, key, cost);
     }
 
     fn refuse(&mut self, name: &str, number: u64, reason: &str) {

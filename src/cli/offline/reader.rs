@@ -144,7 +144,7 @@ impl Parser {
         if let Some(time) = options.time.as_ref().filter(|_| format != Format::Json) {
             return Err(Failure::Usage(format!("--time {time}: only JSON lines name their time")));
         }
-        let key = options.key.as_deref();
+        let (key, filters) = (options.key.as_deref(), options.filters.clone());
         let bytes_or = |cost| match cost {
             Some(Cost::Field(name)) if name == "bytes" => Ok(None),
             Some(Cost::Field(name)) => {
@@ -156,15 +156,17 @@ impl Parser {
         Ok(match format {
             Format::Json => {
                 let cost = cost.unwrap_or_else(|| Cost::Field("cost".to_owned()));
-                Self::Json(Members::new(options.time.clone(), key.unwrap_or(format.key()).to_owned(), cost))
+                let key = key.unwrap_or(format.key()).to_owned();
+                Self::Json(Members::new(options.time.clone(), key, cost).filtered(filters))
             }
-            Format::W3c => Self::W3c(W3c::new(options.key.clone(), cost.unwrap_or(Cost::Always(1)))),
+            Format::W3c => Self::W3c(W3c::new(options.key.clone(), cost.unwrap_or(Cost::Always(1))).filtered(filters)),
             Format::Common | Format::Combined => {
-                Self::AccessLog(AccessLog::new(Field::of(key, "an access log", |_| true)?, bytes_or(cost)?))
+                let key = Field::of(key, "an access log", |_| true)?;
+                Self::AccessLog(AccessLog::new(key, bytes_or(cost)?).filtered(filters))
             }
             Format::Alb => {
                 let key = Field::of(key, "a log of a load balancer", LoadBalancer::has)?;
-                Self::LoadBalancer(LoadBalancer::new(key, bytes_or(cost)?))
+                Self::LoadBalancer(LoadBalancer::new(key, bytes_or(cost)?).filtered(filters))
             }
         })
     }

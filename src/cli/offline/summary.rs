@@ -34,6 +34,8 @@ pub(in crate::cli) struct Counts {
     pub(super) requests: u64,
     pub(super) unreadable: u64,
     pub(super) without_key: u64,
+    /// Requests that the filters leave out.
+    pub(super) filtered: u64,
     /// Lines older than their predecessors.
     pub(super) out_of_order: u64,
     /// Lines much older than their predecessors.
@@ -56,7 +58,7 @@ impl Summary {
 
     /// The members of a JSON report.
     pub(in crate::cli) fn json(&self) -> Value {
-        let Counts { lines, requests, unreadable, without_key, out_of_order, .. } = self.counts;
+        let Counts { lines, requests, unreadable, without_key, filtered, out_of_order, .. } = self.counts;
         let log = |(name, format): &(String, Option<Format>)| json!({"name": name, "format": format.map(Format::name)});
         let minute = |minute: &Minute| json!({"minute": instant(minute.start), "checks": minute.checks});
         json!({
@@ -67,6 +69,7 @@ impl Summary {
             "unreadable": unreadable,
             "unreadable_lines": self.unreadable,
             "without_key": without_key,
+            "filtered": filtered,
             "out_of_order": out_of_order,
             "from": self.span.map(|(first, _)| instant(first)),
             "to": self.span.map(|(_, last)| instant(last)),
@@ -91,8 +94,11 @@ impl fmt::Display for Summary {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lines, requests, unreadable, without_key, out_of_order, .. } = self;
+        let Self { lines, requests, unreadable, without_key, filtered, out_of_order, .. } = self;
         write!(f, "{lines} lines, {requests} requests, {unreadable} unreadable, {without_key} without a key, ")?;
+        if *filtered > 0 {
+            write!(f, "{filtered} left out, ")?;
+        }
         write!(f, "{out_of_order} out of order")
     }
 }

@@ -1,5 +1,6 @@
 //! One policy on a log: alone, or compared with the policy before a change.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::decider::{Decider, Outcome};
@@ -15,6 +16,7 @@ pub(in crate::cli) struct Trial {
     counts: Counts,
     newly_denied: Marked,
     newly_allowed: Marked,
+    denials: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -38,6 +40,8 @@ pub(in crate::cli) struct Result {
     /// With the units that were not charged, or in a comparison all requested units.
     pub(in crate::cli) newly_denied: MarkedChecks,
     pub(in crate::cli) newly_allowed: MarkedChecks,
+    /// Denials after the change by the name of the quota.
+    pub(in crate::cli) denials: BTreeMap<String, u64>,
 }
 
 impl Trial {
@@ -49,6 +53,7 @@ impl Trial {
             counts: Counts::default(),
             newly_denied: Marked::new(minutes),
             newly_allowed: Marked::new(minutes),
+            denials: BTreeMap::new(),
         }
     }
 
@@ -76,6 +81,12 @@ impl Trial {
         self.counts.checks += 1;
         self.counts.cost += u128::from(cost);
         add(&mut self.counts.denied, [was_denied, is_denied]);
+        if let Some(quota) = after.by.as_ref().and_then(|(policy, place)| policy.quotas.get(*place)) {
+            match self.denials.get_mut(&quota.name) {
+                Some(count) => *count += 1,
+                None => _ = self.denials.insert(quota.name.clone(), 1),
+            }
+        }
         let lost = if self.before.is_some() { cost } else { cost.saturating_sub(after.charged) };
         self.newly_denied.add(now, &after.key, lost, is_denied && !was_denied);
         self.newly_allowed.add(now, &after.key, cost, was_denied && !is_denied);
@@ -84,7 +95,8 @@ impl Trial {
     /// Keeps this many `keys`.
     pub(in crate::cli) fn end(self, keys: usize) -> Result {
         let [newly_denied, newly_allowed] = [self.newly_denied, self.newly_allowed].map(|side| side.end(keys));
-        Result { policy: self.after.policy, counts: self.counts, newly_denied, newly_allowed }
+        let (policy, counts, denials) = (self.after.policy, self.counts, self.denials);
+        Result { policy, counts, newly_denied, newly_allowed, denials }
     }
 }
 

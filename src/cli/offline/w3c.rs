@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use super::client;
 use super::entry::{Cost, Entry};
-use super::field::Field;
+use super::field::{Field, path};
+use super::filters::{Filters, Request};
 use super::instant;
 use crate::limit::time::Micros;
 
@@ -27,6 +28,7 @@ pub(super) struct W3c {
     /// A field of access logs, or the name of a column.
     key: String,
     cost: Cost,
+    filters: Filters,
     /// The columns by the last `#Fields`.
     columns: Result<Columns, String>,
     /// The names of these columns.
@@ -44,6 +46,8 @@ struct Columns {
     /// Whether the key is the address of a client.
     is_host: bool,
     cost: Option<usize>,
+    /// The columns of the method, the path and the status, if there are some.
+    request: [Option<usize>; 3],
 }
 
 #[derive(Debug)]
@@ -57,7 +61,12 @@ impl W3c {
     pub(super) fn new(key: Option<String>, cost: Cost) -> Self {
         let columns = Err("no line `#Fields:` above, which names the columns".to_owned());
         let last = (String::new(), 0);
-        Self { key: key.unwrap_or_else(|| "client".to_owned()), cost, columns, names: Vec::new(), last }
+        let (key, filters) = (key.unwrap_or_else(|| "client".to_owned()), Filters::default());
+        Self { key, cost, filters, columns, names: Vec::new(), last }
+    }
+
+    pub(super) fn filtered(self, filters: Filters) -> Self {
+        Self { filters, ..self }
     }
 
     /// Whether a log with this line is a W3C log.
@@ -96,13 +105,16 @@ impl W3c {
                 self.last.1
             }
         };
+        let [method, target, status] =
+            columns.request.map(|place| place.map_or(&b""[..], |place| values[place].as_bytes()));
+        let passes = self.filters.pass(Request { method, path: path(target), status });
         let key = client::key_of(values[columns.key].as_bytes(), columns.is_host)?;
         let cost = match (&self.cost, columns.cost.map(|place| values[place])) {
             (Cost::Always(cost), _) => *cost,
             (_, None | Some("-")) => 0,
             (_, Some(cost)) => cost.parse().map_err(|_| "the cost is no integer")?,
         };
-        Ok(Some(Entry { time, key, cost }))
+        Ok(Some(Entry { time, key, cost, passes }))
     }
 
     /// # Errors
@@ -127,7 +139,8 @@ impl W3c {
         let is_host = matches!(Field::named(&self.key), Some(Field::Client | Field::Forwarded))
             || ["c-ip", "x-forwarded-for"].iter().any(|name| find(name) == Some(key));
         let time = time.ok_or_else(|| missing("the time, ", "`date` and `time`"))?;
-        Ok(Columns { count: self.names.len(), time, key, is_host, cost })
+        let request = ["method", "path", "status"].map(known);
+        Ok(Columns { count: self.names.len(), time, key, is_host, cost, request })
     }
 }
 

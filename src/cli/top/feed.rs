@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use super::events::Events;
-use super::snapshot::{Denied, Snapshot, Top};
+use super::snapshot::{Snapshot, Top};
 use crate::cli::client::{Access, Answer, TIMEOUT};
 use crate::cli::target::Target;
 
@@ -41,12 +41,12 @@ pub(super) struct Feed {
 #[derive(Debug)]
 pub(super) enum News {
     Snapshot(Box<Snapshot>),
-    Top(Question, Vec<Denied>),
+    Top(Question, Top),
     /// The connection has ended, or there is none.
     Lost(String),
 }
 
-/// The denied keys of other spans than the last minute of all policies.
+/// The keys of other spans than the last minute of all policies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Question {
     pub(super) minutes: u64,
@@ -100,7 +100,7 @@ impl Feed {
         }
     }
 
-    /// Asks the node for its denied keys, as long as there is a question.
+    /// Asks the node for its heaviest keys, as long as there is a question.
     pub(super) async fn ask_top(self, mut question: watch::Receiver<Option<Question>>) {
         loop {
             let asked = question.borrow_and_update().clone();
@@ -116,7 +116,7 @@ impl Feed {
         }
     }
 
-    async fn top(&self, Question { minutes, policy }: &Question) -> Option<Vec<Denied>> {
+    async fn top(&self, Question { minutes, policy }: &Question) -> Option<Top> {
         let mut path = format!("/v1/top?minutes={minutes}&n={TOP_KEYS}");
         if let Some(policy) = policy {
             path += &format!("&policy={}", utf8_percent_encode(policy, NON_ALPHANUMERIC));
@@ -124,6 +124,6 @@ impl Feed {
         let asked = timeout(TIMEOUT, self.access.ask(&self.target, Method::GET, &path, Bytes::new()));
         // The stream of snapshots reports why a node does not answer.
         let answer = asked.await.ok()?.ok().filter(|answer| answer.status == StatusCode::OK)?;
-        Some(serde_json::from_slice::<Top>(&answer.body).ok()?.top)
+        serde_json::from_slice(&answer.body).ok()
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use serde::Serialize;
 
 use super::feed::{News, Question};
-use super::snapshot::{Checks, Denied, Second, Server, Shard, Snapshot};
+use super::snapshot::{Checks, Consumer, Denied, Second, Server, Shard, Snapshot, Top};
 
 /// The longest span that is shown, in seconds.
 pub(super) const MOST_SECONDS: u64 = 15 * 60;
@@ -28,8 +28,8 @@ struct Node {
     last: Option<Snapshot>,
     /// The seconds of the last 15 minutes.
     seconds: VecDeque<Second>,
-    /// The last answer to a question about denied keys.
-    top: Option<(Question, Vec<Denied>)>,
+    /// The last answer to a question about keys.
+    top: Option<(Question, Top)>,
     /// Whether it has ever sent a snapshot.
     was_heard: bool,
     /// Why there is no connection.
@@ -38,8 +38,8 @@ struct Node {
     fresh: Counts,
 }
 
-/// Checks by policy, outcome and source.
-type Counts = BTreeMap<(String, String, String), u64>;
+/// Checks and units by policy, outcome and source.
+type Counts = BTreeMap<(String, String, String), (u64, u64)>;
 
 /// A question of the terminal.
 #[derive(Debug, Clone)]
@@ -75,6 +75,10 @@ pub(super) struct Sum {
     /// The checks since the line before, only for lines.
     pub(super) checks: Vec<Checks>,
     pub(super) top: Vec<Denied>,
+    pub(super) consumers: Vec<Consumer>,
+    /// The most checks first.
+    #[serde(skip)]
+    pub(super) by_policy: Vec<PolicyRow>,
     pub(super) shards: Vec<ShardRow>,
 }
 
@@ -92,6 +96,26 @@ pub(super) struct NodeRow {
     pub(super) version: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) uptime_s: Option<u64>,
+    /// In its newest second.
+    pub(super) rates: Rates,
+}
+
+/// Checks and units of one second.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Rates {
+    pub(super) checks: u64,
+    pub(super) denied: u64,
+    /// Checks that a shadow policy would deny.
+    pub(super) shadow: u64,
+    /// Units of allowed checks.
+    pub(super) units: u64,
+}
+
+/// The checks of a policy in the newest second of each node.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct PolicyRow {
+    pub(super) policy: String,
+    pub(super) rates: Rates,
 }
 
 /// The checks of one source and outcome.
@@ -169,6 +193,8 @@ impl Fleet {
             decisions: self.decisions(span),
             checks: Vec::new(),
             top: summed_top(answering().flat_map(|(node, last)| node.denied(span, last))),
+            consumers: summed_consumers(answering().flat_map(|(node, last)| node.consumers(span, last))),
+            by_policy: by_policy(newest().flat_map(|second| &second.checks)),
             shards: summed_shards(answering().flat_map(|(_, last)| &last.store.shards)),
         }
     }
@@ -208,11 +234,11 @@ impl Fleet {
     /// The counts since the last call, summed over all nodes.
     pub(super) fn take_fresh(&mut self) -> Vec<Checks> {
         let mut all = Counts::new();
-        for (labels, count) in self.nodes.iter_mut().flat_map(|node| std::mem::take(&mut node.fresh)) {
-            *all.entry(labels).or_default() += count;
+        for (labels, (count, units)) in self.nodes.iter_mut().flat_map(|node| std::mem::take(&mut node.fresh)) {
+            add(all.entry(labels).or_default(), count, units);
         }
         all.into_iter()
-            .map(|((policy, outcome, source), count)| Checks { policy, outcome, source, count })
+            .map(|((policy, outcome, source), (count, units))| Checks { policy, outcome, source, count, units })
             .collect()
     }
 }
@@ -231,8 +257,8 @@ impl Node {
             }
             // No line has the history of before the first snapshot.
             let is_new = known > 0 || second.at == newest;
-            for Checks { policy, outcome, source, count } in second.checks.iter().filter(|_| is_new).cloned() {
-                *self.fresh.entry((policy, outcome, source)).or_default() += count;
+            for Checks { policy, outcome, source, count, units } in second.checks.iter().filter(|_| is_new).cloned() {
+                add(self.fresh.entry((policy, outcome, source)).or_default(), count, units);
             }
             self.seconds.push_back(second);
         }
@@ -246,8 +272,20 @@ impl Node {
     fn denied<'a>(&'a self, span: &Span, last: &'a Snapshot) -> &'a [Denied] {
         match span.question() {
             None => &last.top,
-            Some(question) => self.top.as_ref().filter(|(asked, _)| *asked == question).map_or(&[], |(_, top)| top),
+            Some(question) => self.answer(&question).map_or(&[], |top| &top.top),
         }
+    }
+
+    /// The keys of a span that used most.
+    fn consumers<'a>(&'a self, span: &Span, last: &'a Snapshot) -> &'a [Consumer] {
+        match span.question() {
+            None => &last.consumers,
+            Some(question) => self.answer(&question).map_or(&[], |top| &top.consumers),
+        }
+    }
+
+    fn answer(&self, question: &Question) -> Option<&Top> {
+        self.top.as_ref().filter(|(asked, _)| asked == question).map(|(_, top)| top)
     }
 
     fn row(&self) -> NodeRow {
@@ -259,6 +297,10 @@ impl Node {
             status: of(|last| last.node.status.clone()),
             version: of(|last| last.node.version.clone()),
             uptime_s: self.last.as_ref().map(|last| last.node.uptime_s),
+            rates: match (&self.last, self.seconds.back()) {
+                (Some(_), Some(second)) => Rates::of(second.checks.iter()),
+                _ => Rates::default(),
+            },
         }
     }
 }
@@ -271,10 +313,43 @@ impl Span {
     }
 }
 
+fn add((sum, sum_of_units): &mut (u64, u64), count: u64, units: u64) {
+    (*sum, *sum_of_units) = (sum.saturating_add(count), sum_of_units.saturating_add(units));
+}
+
+impl Rates {
+    fn of<'a>(checks: impl Iterator<Item = &'a Checks>) -> Self {
+        checks.fold(Self::default(), |mut sum, Checks { outcome, count, units, .. }| {
+            sum.checks = sum.checks.saturating_add(*count);
+            match outcome.as_str() {
+                "denied" | "error" => sum.denied = sum.denied.saturating_add(*count),
+                outcome => {
+                    sum.units = sum.units.saturating_add(*units);
+                    sum.shadow = sum.shadow.saturating_add(if outcome == "shadow" { *count } else { 0 });
+                }
+            }
+            sum
+        })
+    }
+}
+
+fn by_policy<'a>(checks: impl Iterator<Item = &'a Checks>) -> Vec<PolicyRow> {
+    let mut found: BTreeMap<&str, Vec<&Checks>> = BTreeMap::new();
+    checks.for_each(|checks| found.entry(&checks.policy).or_default().push(checks));
+    let row = |(policy, checks): (&str, Vec<&Checks>)| PolicyRow {
+        policy: policy.to_owned(),
+        rates: Rates::of(checks.into_iter()),
+    };
+    let mut rows: Vec<PolicyRow> = found.into_iter().map(row).collect();
+    rows.sort_by_key(|row| Reverse(row.rates.checks));
+    rows
+}
+
 /// Drops what no node of Tollgate sends: what answers may be another program.
 fn bound(snapshot: &mut Snapshot) {
     let is_name = |name: &String| name.len() <= LONGEST_NAME;
     snapshot.top.truncate(MOST_ROWS);
+    snapshot.consumers.truncate(MOST_ROWS);
     snapshot.policies.names.truncate(MOST_ROWS);
     snapshot.store.shards.truncate(MOST_ROWS);
     for Second { checks, .. } in &mut snapshot.seconds {
@@ -303,6 +378,24 @@ fn summed_top<'a>(denied: impl Iterator<Item = &'a Denied>) -> Vec<Denied> {
         b.denied.cmp(&a.denied).then_with(|| names(a).cmp(&names(b)))
     });
     top
+}
+
+fn summed_consumers<'a>(consumers: impl Iterator<Item = &'a Consumer>) -> Vec<Consumer> {
+    let mut found: HashMap<(&str, &str), Consumer> = HashMap::new();
+    for one in consumers {
+        let name = one.key.as_deref().unwrap_or(&one.key_hash);
+        match found.get_mut(&(one.policy.as_str(), name)) {
+            None => _ = found.insert((&one.policy, name), one.clone()),
+            Some(sum) => add_uses(sum, one),
+        }
+    }
+    let mut rows: Vec<Consumer> = found.into_values().collect();
+    rows.sort_by(|a, b| b.units.cmp(&a.units).then_with(|| (&a.policy, &a.key_hash).cmp(&(&b.policy, &b.key_hash))));
+    rows
+}
+
+fn add_uses(sum: &mut Consumer, one: &Consumer) {
+    (sum.units, sum.checks) = (sum.units.saturating_add(one.units), sum.checks.saturating_add(one.checks));
 }
 
 fn summed_shards<'a>(shards: impl Iterator<Item = &'a Shard>) -> Vec<ShardRow> {
@@ -334,8 +427,8 @@ mod tests {
     fn snapshot(at: u64, denied: &[u64], key: Option<&str>) -> News {
         let second = |(at, count): (u64, &u64)| {
             json!({"at": at, "p50_us": at, "p99_us": 10 * at, "checks": [
-                {"policy": "login", "outcome": "denied", "source": "prefilter", "count": count},
-                {"policy": "other", "outcome": "allowed", "source": "store", "count": 1}]})
+                {"policy": "login", "outcome": "denied", "source": "prefilter", "count": count, "units": 9},
+                {"policy": "other", "outcome": "allowed", "source": "store", "count": 1, "units": 4}]})
         };
         let shard = json!({"address": "127.0.0.1:7001", "up": at < 200, "breaker": "closed", "queued": 2,
             "clock_offset_us": -7, "errors": 1, "server": {"keys": 9}, "new_member": 1});
@@ -343,6 +436,7 @@ mod tests {
             "policies": {"version": "f3", "names": ["login", "other"]},
             "seconds": (at..).zip(denied).map(second).collect::<Vec<_>>(),
             "top": [{"policy": "login", "key": key, "key_hash": "9f", "denied": 10, "at_least": 8}],
+            "consumers": [{"policy": "other", "key": key, "key_hash": "8e", "units": 40, "checks": 10}],
             "store": {"kind": "redis", "shards": [shard]}});
         News::Snapshot(serde_json::from_value(snapshot).unwrap())
     }
@@ -371,6 +465,11 @@ mod tests {
         assert_eq!((row.rate, row.total), (10, 18));
         assert_eq!((row.history.len(), &row.history[57..]), (59, &[6, 9][..]));
         assert_eq!((sum.top.len(), sum.top[0].denied, sum.top[0].at_least), (1, 20, 16));
+        assert_eq!((sum.consumers.len(), sum.consumers[0].units, sum.consumers[0].checks), (1, 80, 20));
+        let rates = |checks, denied, units| Rates { checks, denied, shadow: 0, units };
+        let by_policy: Vec<_> = sum.by_policy.iter().map(|row| (row.policy.as_str(), row.rates)).collect();
+        assert_eq!(by_policy, [("login", rates(10, 10, 0)), ("other", rates(2, 0, 8))]);
+        assert_eq!([&sum.nodes[0], &sum.nodes[1]].map(|node| node.rates), [rates(8, 7, 4), rates(4, 3, 4)]);
         let shard = &sum.shards[0];
         assert_eq!((shard.nodes, shard.up, shard.queued, shard.errors), (2, 2, 4, 2));
         assert_eq!((shard.clock_offset_us, shard.server.keys), (Some(-7), Some(9)));
@@ -451,7 +550,10 @@ mod tests {
         fleet.note(0, snapshot(100, &[1], None));
         assert!(fleet.sum(&all(5)).top.is_empty());
         let denied = Denied { denied: 77, ..Denied::default() };
-        fleet.note(0, News::Top(all(5).question().unwrap(), vec![denied]));
+        let consumer = Consumer { units: 88, ..Consumer::default() };
+        let top = Top { top: vec![denied], consumers: vec![consumer] };
+        fleet.note(0, News::Top(all(5).question().unwrap(), top));
+        assert_eq!(fleet.sum(&all(5)).consumers[0].units, 88);
         assert_eq!(fleet.sum(&all(5)).top[0].denied, 77);
         assert_eq!(fleet.sum(&all(1)).top[0].denied, 10);
         assert!(fleet.sum(&all(15)).top.is_empty());

@@ -6,13 +6,16 @@ use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span as Text};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph, Row, Table, TableState};
 
-use super::fleet::{Decisions, ShardRow, Span, Sum};
+use super::fleet::{Decisions, NodeRow, PolicyRow, Rates, ShardRow, Span, Sum};
 use super::numbers::{bytes, count, micros, short, sparkline};
-use super::snapshot::Denied;
+use super::snapshot::{Consumer, Denied};
 use crate::config::visible;
 
 /// The most rows of decisions and of shards on a low terminal.
 const FEW: usize = 6;
+
+/// From so many columns on each table has another one beside it.
+const WIDE: u16 = 140;
 
 /// The picture's choices.
 #[derive(Debug)]
@@ -21,6 +24,8 @@ pub(super) struct View {
     /// The chosen row of the denied keys, if one is.
     pub(super) chosen: Option<usize>,
     pub(super) shows_help: bool,
+    /// Whether a narrow terminal shows the keys that used most, instead of those denied most.
+    pub(super) shows_uses: bool,
     /// False: the terminal's own colours only.
     pub(super) has_colours: bool,
 }
@@ -32,16 +37,31 @@ pub(super) fn draw(frame: &mut Frame<'_>, sum: &Sum, view: &View) {
     let rows = |rows: usize| Constraint::Length(u16::try_from(rows.clamp(1, most) + 2).unwrap_or(u16::MAX));
     let parts = [
         Constraint::Length(3),
-        rows(sum.decisions.len()),
+        rows(if area.width >= WIDE { sum.decisions.len().max(sum.by_policy.len()) } else { sum.decisions.len() }),
         Constraint::Min(4),
-        rows(sum.shards.len()),
+        rows(if area.width >= WIDE { sum.shards.len().max(sum.nodes.len()) } else { sum.shards.len() }),
         Constraint::Length(1),
     ];
     let [header, decisions, keys, shards, footer] = Layout::vertical(parts).areas(area);
     frame.render_widget(Paragraph::new(head(sum, view)), header);
-    draw_decisions(frame, decisions, &sum.decisions, view);
-    draw_keys(frame, keys, &sum.top, view);
-    draw_shards(frame, shards, &sum.shards, view);
+    if area.width >= WIDE {
+        let [decisions, policies] = beside(decisions);
+        draw_decisions(frame, decisions, &sum.decisions, view);
+        draw_policies(frame, policies, &sum.by_policy);
+        let [denied, uses] = beside(keys);
+        draw_keys(frame, denied, &sum.top, view);
+        draw_uses(frame, uses, &sum.consumers, view);
+        let [shards, nodes] = beside(shards);
+        draw_shards(frame, shards, &sum.shards, view);
+        draw_nodes(frame, nodes, &sum.nodes, view);
+    } else {
+        draw_decisions(frame, decisions, &sum.decisions, view);
+        match view.shows_uses {
+            true => draw_uses(frame, keys, &sum.consumers, view),
+            false => draw_keys(frame, keys, &sum.top, view),
+        }
+        draw_shards(frame, shards, &sum.shards, view);
+    }
     frame.render_widget(Paragraph::new(foot(&sum.top, view)), footer);
     if view.shows_help {
         draw_help(frame, area);
@@ -80,9 +100,11 @@ fn head<'a>(sum: &'a Sum, view: &View) -> Vec<Line<'a>> {
         0 => String::new(),
         shadow => format!("   shadow {}/s", count(shadow)),
     };
+    let units = sum.by_policy.iter().map(|row| row.rates.units).sum();
     let third = format!(
-        "checks {}/s   allowed {}/s   denied {}/s{shadow}   p50 {}   p99 {}",
+        "checks {}/s   units {}/s   allowed {}/s   denied {}/s{shadow}   p50 {}   p99 {}",
         count(rate(|_| true)),
+        count(units),
         count(rate(|outcome| outcome == "allowed")),
         count(rate(|outcome| outcome == "denied")),
         sum.p50_us.map_or("-".to_owned(), micros),
@@ -113,7 +135,7 @@ fn draw_decisions(frame: &mut Frame<'_>, area: Rect, decisions: &[Decisions], vi
 }
 
 fn draw_keys(frame: &mut Frame<'_>, area: Rect, top: &[Denied], view: &View) {
-    let title = format!("keys denied most, last {} min", view.span.minutes);
+    let title = cut(format!("keys denied most, last {} min", view.span.minutes), area, top.len());
     if top.is_empty() {
         let none = Paragraph::new("no key was denied").style(DIM).block(titled(title));
         frame.render_widget(none, area);
@@ -135,6 +157,65 @@ fn draw_keys(frame: &mut Frame<'_>, area: Rect, top: &[Denied], view: &View) {
         .block(titled(title));
     let mut state = TableState::new().with_selected(view.chosen);
     frame.render_stateful_widget(table, area, &mut state);
+}
+
+fn draw_uses(frame: &mut Frame<'_>, area: Rect, consumers: &[Consumer], view: &View) {
+    let title = cut(format!("keys that used most, last {} min", view.span.minutes), area, consumers.len());
+    if consumers.is_empty() {
+        let none = Paragraph::new("no key used a unit").style(DIM).block(titled(title));
+        frame.render_widget(none, area);
+        return;
+    }
+    let rows = consumers.iter().map(|used| {
+        Row::new([
+            Line::from(visible(&used.policy)),
+            Line::from(visible(used.key.as_deref().unwrap_or(&used.key_hash))),
+            right(count(used.units)),
+            right(count(used.checks)),
+        ])
+    });
+    let names = [Line::from("POLICY"), Line::from("KEY"), right("UNITS"), right("CHECKS")];
+    let widths = [Constraint::Length(16), Constraint::Fill(1), Constraint::Length(11), Constraint::Length(11)];
+    let table = Table::new(rows, widths).header(Row::new(names).style(DIM)).block(titled(title));
+    frame.render_widget(table, area);
+}
+
+fn draw_policies(frame: &mut Frame<'_>, area: Rect, policies: &[PolicyRow]) {
+    let rows = policies.iter().map(|row| Row::new(rated(visible(&row.policy), row.rates)));
+    draw_rates(frame, area, "POLICY", cut("policies".into(), area, policies.len()), rows.collect());
+}
+
+fn draw_nodes(frame: &mut Frame<'_>, area: Rect, nodes: &[NodeRow], view: &View) {
+    let row = |node: &NodeRow| match node.up {
+        true => Row::new(rated(visible(&node.url), node.rates)),
+        false => Row::new([Line::from(view.alarm(visible(&node.url))), view.alarm("away".into()).into()]),
+    };
+    draw_rates(frame, area, "NODE", cut("nodes".into(), area, nodes.len()), nodes.iter().map(row).collect());
+}
+
+fn draw_rates(frame: &mut Frame<'_>, area: Rect, name: &'static str, title: String, rows: Vec<Row<'_>>) {
+    let names = ["CHECKS/S", "DENIED/S", "SHADOW/S", "UNITS/S"].map(right);
+    let names = [Line::from(name)].into_iter().chain(names);
+    let widths = [Constraint::Fill(1)].into_iter().chain([Constraint::Length(9); 4]);
+    let table = Table::new(rows, widths).header(Row::new(names).style(DIM)).block(titled(title));
+    frame.render_widget(table, area);
+}
+
+/// A name with rates, in five columns.
+fn rated<'a>(name: String, Rates { checks, denied, shadow, units }: Rates) -> [Line<'a>; 5] {
+    let [checks, denied, shadow, units] = [checks, denied, shadow, units].map(|rate| right(short(rate)));
+    [Line::from(name), checks, denied, shadow, units]
+}
+
+/// Two halves of an area, with a gap.
+fn beside(area: Rect) -> [Rect; 2] {
+    Layout::horizontal([Constraint::Fill(1); 2]).spacing(2).areas(area)
+}
+
+/// The title of a table, with the number of its rows if some do not fit.
+fn cut(title: String, area: Rect, rows: usize) -> String {
+    let shown = usize::from(area.height.saturating_sub(2));
+    if shown < rows { format!("{title}, {shown} of {rows}") } else { title }
 }
 
 fn draw_shards(frame: &mut Frame<'_>, area: Rect, shards: &[ShardRow], view: &View) {
@@ -170,15 +251,14 @@ fn draw_shards(frame: &mut Frame<'_>, area: Rect, shards: &[ShardRow], view: &Vi
     let names = ["SHARD", "STATE"].map(Line::from).into_iter().chain(names);
     let widths = [8, 6, 8, 6, 6, 6, 6, 6].map(Constraint::Length);
     let widths: Vec<_> = [Constraint::Fill(1)].into_iter().chain(widths).collect();
-    let shown = usize::from(area.height.saturating_sub(2)).min(shards.len());
-    let title = if shown < shards.len() { format!("shards, {shown} of {}", shards.len()) } else { "shards".into() };
+    let title = cut("shards".into(), area, shards.len());
     let table = Table::new(rows, widths).header(Row::new(names).style(DIM)).block(titled(title));
     frame.render_widget(table, area);
 }
 
 /// The chosen key in full, which a narrow column may cut off, or else the keys to press.
 fn foot<'a>(top: &[Denied], view: &View) -> Line<'a> {
-    let keys = "q quit   j k move   1 5 m minutes   p policy   ? help";
+    let keys = "q quit   j k move   1 5 m minutes   p policy   u units   ? help";
     match view.chosen.and_then(|chosen| top.get(chosen)) {
         Some(denied) => {
             format!("{}   {}   {}", visible(&denied.policy), name(denied), visible(&denied.key_hash)).into()
@@ -193,6 +273,7 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect) {
         "j k, arrows  choose a denied key; the last line shows it in full",
         "1 5 m        the last 1, 5 or 15 minutes",
         "p            the next policy, or all",
+        "u            the keys that used most units, or those denied most",
         "?            this help",
         "",
         "PER S, p50 and p99 are of the newest second; p50 and p99 of the",
@@ -253,7 +334,8 @@ mod tests {
 
     fn node(url: &str, reason: Option<&str>) -> NodeRow {
         let (url, reason) = (url.to_owned(), reason.map(str::to_owned));
-        NodeRow { url, up: reason.is_none(), reason, status: None, version: None, uptime_s: None }
+        let rates = Rates { checks: 1_500, denied: 12, shadow: 0, units: 9_000 };
+        NodeRow { url, up: reason.is_none(), reason, status: None, version: None, uptime_s: None, rates }
     }
 
     fn row(source: &str, outcome: &str, rate: u64) -> Decisions {
@@ -287,13 +369,25 @@ mod tests {
             p99_us: Some(4_100),
             decisions: vec![row("store", "allowed", 1_234), row("prefilter", "denied", 812)],
             top: (1..=30).map(denied).collect(),
+            consumers: vec![Consumer {
+                policy: "login".into(),
+                key: Some("198.51.100.7".into()),
+                key_hash: "8e".into(),
+                units: 54_321,
+                checks: 400,
+            }],
+            by_policy: vec![PolicyRow {
+                policy: "login".into(),
+                rates: Rates { checks: 2_046, denied: 812, shadow: 3, units: 4_321 },
+            }],
             shards: [7001, 7002, 7003].map(shard).into(),
             ..Sum::default()
         }
     }
 
     fn view() -> View {
-        View { span: Span { minutes: 1, policy: None }, chosen: None, shows_help: false, has_colours: false }
+        let span = Span { minutes: 1, policy: None };
+        View { span, chosen: None, shows_help: false, shows_uses: false, has_colours: false }
     }
 
     fn drawn(width: u16, height: u16, sum: &Sum, view: &View) -> (Vec<String>, Buffer) {
@@ -317,7 +411,7 @@ mod tests {
         for part in [
             "tollgate top   all policies   last 1 min   policies f3a9b2c4d5e6",
             "nodes 1/2 up   status ok   trying again: http://b:1: connection refused",
-            "checks 2,046/s   allowed 1,234/s   denied 812/s   p50 21 us   p99 4.1 ms",
+            "checks 2,046/s   units 4,321/s   allowed 1,234/s   denied 812/s   p50 21 us",
             "down 1/2",
             "q quit",
         ] {
@@ -340,9 +434,30 @@ mod tests {
         let (lines, _) = drawn(200, 50, &sum(), &view());
         assert_eq!(column(&lines, "203.0.113."), [17; 30]);
         assert_eq!(column(&lines, "127.0.0.1:700"), [0; 3]);
-        let ends: BTreeSet<usize> =
-            lines.iter().filter(|line| line.starts_with("login")).map(|line| line.chars().count()).collect();
-        assert_eq!(ends, BTreeSet::from([200]));
+        // The second table of each pair.
+        assert_eq!((column(&lines, "198.51.100.7"), column(&lines, "http://a:1")), (vec![118], vec![101]));
+        let text = lines.join("\n");
+        let rates = |name: &str, rates: [&str; 4]| {
+            let [checks, denied, shadow, units] = rates;
+            format!("{name:<59} {checks:>9} {denied:>9} {shadow:>9} {units:>9}")
+        };
+        for row in [
+            rates("login", ["2.0k", "812", "3", "4.3k"]),
+            rates("http://a:1", ["1.5k", "12", "0", "9.0k"]),
+            "54,321         400".to_owned(),
+        ] {
+            assert!(text.contains(&row), "{row} in\n{text}");
+        }
+        assert!(lines.iter().any(|line| line.contains("http://b:1") && line.contains("away")), "{text}");
+    }
+
+    #[test]
+    fn narrow_terminal_shows_either_list_of_keys() {
+        let (lines, _) = drawn(80, 24, &sum(), &View { shows_uses: true, ..view() });
+        assert!(lines[7].starts_with(" keys that used most, last 1 min "), "{lines:?}");
+        assert_eq!(lines[9], "login            198.51.100.7                                 54,321         400");
+        let (lines, _) = drawn(80, 24, &sum(), &view());
+        assert!(lines[7].starts_with(" keys denied most, last 1 min, 9 of 30 "), "{lines:?}");
     }
 
     #[test]

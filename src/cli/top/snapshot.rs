@@ -12,6 +12,8 @@ pub(super) struct Snapshot {
     pub(super) seconds: Vec<Second>,
     /// The keys that were denied most in the last minute.
     pub(super) top: Vec<Denied>,
+    /// The keys whose allowed checks had the most units in the last minute.
+    pub(super) consumers: Vec<Consumer>,
     pub(super) store: Store,
 }
 
@@ -50,6 +52,7 @@ pub(super) struct Checks {
     pub(super) outcome: String,
     pub(super) source: String,
     pub(super) count: u64,
+    pub(super) units: u64,
 }
 
 /// A key that was denied often.
@@ -64,6 +67,19 @@ pub(super) struct Denied {
     /// An estimate, never too small.
     pub(super) denied: u64,
     pub(super) at_least: u64,
+}
+
+/// A key that used many units.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub(super) struct Consumer {
+    pub(super) policy: String,
+    /// Only where the node may show it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) key: Option<String>,
+    pub(super) key_hash: String,
+    pub(super) units: u64,
+    pub(super) checks: u64,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -106,4 +122,5 @@ pub(super) struct Server {
 #[serde(default)]
 pub(super) struct Top {
     pub(super) top: Vec<Denied>,
+    pub(super) consumers: Vec<Consumer>,
 }

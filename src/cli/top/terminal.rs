@@ -45,6 +45,7 @@ pub(super) async fn show(
         span: Span { minutes: 1, policy: None },
         chosen: None,
         shows_help: false,
+        shows_uses: false,
         has_colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
     };
     let (mut frames, mut is_stale) = (interval(FRAME), true);
@@ -96,6 +97,7 @@ fn press(view: &mut View, key: KeyCode, fleet: &Fleet) -> bool {
         KeyCode::Char('1') => view.span.minutes = 1,
         KeyCode::Char('5') => view.span.minutes = 5,
         KeyCode::Char('m') => view.span.minutes = 15,
+        KeyCode::Char('u') => view.shows_uses = !view.shows_uses,
         KeyCode::Char('p') => {
             let policies = fleet.sum(&view.span).policies;
             let next = match &view.span.policy {

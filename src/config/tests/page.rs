@@ -3,6 +3,8 @@
 
 use std::ops::RangeInclusive;
 
+use serde_json::{Value as Json, json};
+
 use crate::config::setting::{Address, Choice, Flag, Identifier, Integer, Own, Ratio, Time};
 use crate::config::settings::{self, rows};
 use crate::config::{Config, Overrides, Source, load};
@@ -23,6 +25,8 @@ pub(in crate::config) struct Row {
     pub reload: &'static str,
     /// Valid values, one of them not the default; none if the kind has no general ones.
     pub samples: Vec<String>,
+    /// As JSON Schema.
+    pub schema: Json,
 }
 
 /// The words of a kind: its values and its default.
@@ -32,6 +36,8 @@ pub(in crate::config) trait Describe {
     fn samples(&self) -> Vec<String> {
         Vec::new()
     }
+
+    fn schema(&self) -> Json;
 }
 
 impl Describe for Integer {
@@ -41,6 +47,9 @@ impl Describe for Integer {
     }
     fn samples(&self) -> Vec<String> {
         ends(&self.0).map(|end| end.to_string()).into()
+    }
+    fn schema(&self) -> Json {
+        json!({"type": "integer", "minimum": self.0.start(), "maximum": self.0.end()})
     }
 }
 
@@ -52,6 +61,9 @@ impl Describe for Time {
     fn samples(&self) -> Vec<String> {
         ends(&self.0).map(span_text).into()
     }
+    fn schema(&self) -> Json {
+        json!({"type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$"})
+    }
 }
 
 impl Describe for Flag {
@@ -60,6 +72,9 @@ impl Describe for Flag {
     }
     fn samples(&self) -> Vec<String> {
         [true, false].map(|flag| flag.to_string()).into()
+    }
+    fn schema(&self) -> Json {
+        json!({"type": "boolean"})
     }
 }
 
@@ -70,6 +85,9 @@ impl Describe for Ratio {
     fn samples(&self) -> Vec<String> {
         ["0", "0.5"].map(str::to_owned).into()
     }
+    fn schema(&self) -> Json {
+        json!({"type": "number", "minimum": 0, "maximum": 1})
+    }
 }
 
 impl<T: Copy + PartialEq> Describe for Choice<T> {
@@ -78,11 +96,20 @@ impl<T: Copy + PartialEq> Describe for Choice<T> {
         let words: Vec<_> = self.0.iter().map(|(word, _)| format!("`{word}`")).collect();
         [words.join(", "), format!("`{default}`")]
     }
+    fn schema(&self) -> Json {
+        // YAML reads a word of digits as a number.
+        let number = |word: &str| word.parse::<u64>().ok().map(Json::from);
+        let words = self.0.iter().flat_map(|(word, _)| [Some(Json::from(*word)), number(word)]).flatten();
+        json!({"enum": words.collect::<Vec<_>>()})
+    }
 }
 
 impl Describe for Address {
     fn describe(&self) -> [String; 2] {
         ["IP address and port".into(), format!("`{}`", self.0)]
+    }
+    fn schema(&self) -> Json {
+        json!({"type": "string"})
     }
 }
 
@@ -90,11 +117,17 @@ impl Describe for Identifier {
     fn describe(&self) -> [String; 2] {
         ["1 to 64 of `A-Z a-z 0-9 _ . -`".into(), format!("`{}`", self.0)]
     }
+    fn schema(&self) -> Json {
+        json!({"pattern": "^[A-Za-z0-9_.-]{1,64}$"})
+    }
 }
 
 impl Describe for Own {
     fn describe(&self) -> [String; 2] {
         [self.0, self.1].map(str::to_owned)
+    }
+    fn schema(&self) -> Json {
+        json!({})
     }
 }
 

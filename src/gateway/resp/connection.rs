@@ -127,6 +127,8 @@ fn begin_trace(tracing: &Arc<Tracing>, session: &Session, commands: usize) -> Op
         traceparent: None,
         tracestate: None,
         client: session.service.caller.address,
+        server: session.service.caller.local,
+        user_agent: None,
         request_id: &format!("resp-{}", session.id),
     })
 }

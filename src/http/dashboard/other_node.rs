@@ -1,4 +1,4 @@
-//! The page of another node asks `GET /v1/policies` for the version of this one.
+//! The page of another node reads the live view and the policies of this one.
 //!
 //! Browsers let a page of another origin read an answer only by the protocol of CORS. They ask for
 //! permission first, without a token, since the page sends `Authorization`.

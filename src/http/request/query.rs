@@ -11,7 +11,7 @@ use super::members::Members;
 use crate::engine::{Check, Door};
 use crate::http::problem::{Violation, Violations};
 use crate::limit::quota::MAX_UNITS;
-use crate::live::rings::SECONDS;
+use crate::live::rings::{MINUTES, SECONDS};
 use crate::live::space_saving::CAPACITY;
 
 /// Keys that a list shows by default.
@@ -29,25 +29,39 @@ pub(in crate::http) fn deny_status(query: Option<&str>) -> Result<StatusCode, Vi
     parameters.finish(status.unwrap_or(StatusCode::OK))
 }
 
-/// `?seconds=`: the history in the first snapshot.
-pub(in crate::http) fn live(query: Option<&str>) -> Result<u64, Violations> {
-    let mut parameters = Members::of_query(query, &["seconds"]);
-    let seconds = parameters.take("seconds", |text| integer(&text, 1..=SECONDS as u64));
-    parameters.finish(seconds.unwrap_or(1))
+/// The history in the first snapshot.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::http) struct Live {
+    pub(in crate::http) seconds: u64,
+    pub(in crate::http) minutes: usize,
 }
 
-/// The keys that `GET /v1/top` lists.
+/// `?seconds=&minutes=`.
+pub(in crate::http) fn live(query: Option<&str>) -> Result<Live, Violations> {
+    let mut parameters = Members::of_query(query, &["seconds", "minutes"]);
+    let seconds = parameters.take("seconds", |text| integer(&text, 1..=SECONDS as u64));
+    let minutes = parameters.take("minutes", |text| integer(&text, 0..=MINUTES as u64));
+    let minutes = minutes.and_then(|minutes| usize::try_from(minutes).ok()).unwrap_or(0);
+    parameters.finish(Live { seconds: seconds.unwrap_or(1), minutes })
+}
+
+/// The keys that `GET /v1/top` lists: all, those of a policy, or one.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::http) struct Top {
     pub(in crate::http) policy: Option<String>,
+    pub(in crate::http) key: Option<String>,
     pub(in crate::http) most: usize,
     pub(in crate::http) minutes: u64,
 }
 
-/// `?policy=&n=&minutes=`.
+/// `?policy=&key=&n=&minutes=`. A key needs its policy.
 pub(in crate::http) fn top(query: Option<&str>) -> Result<Top, Violations> {
-    let mut parameters = Members::of_query(query, &["policy", "n", "minutes"]);
+    let mut parameters = Members::of_query(query, &["policy", "key", "n", "minutes"]);
+    if parameters.has("key") {
+        parameters.require("policy");
+    }
     let policy = parameters.take("policy", |name| Ok(name.into_owned()));
+    let key = parameters.take("key", |key| check_key(&key).map(|()| key.into_owned()));
     let most = parameters.take("n", |text| integer(&text, 1..=CAPACITY as u64));
     let minutes = parameters.take("minutes", |text| match &*text {
         "1" => Ok(1),
@@ -56,7 +70,7 @@ pub(in crate::http) fn top(query: Option<&str>) -> Result<Top, Violations> {
         _ => Err("must be 1, 5 or 15".into()),
     });
     let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(SHOWN);
-    parameters.finish(Top { policy, most, minutes: minutes.unwrap_or(1) })
+    parameters.finish(Top { policy, key, most, minutes: minutes.unwrap_or(1) })
 }
 
 /// A call without parameters.

@@ -43,6 +43,8 @@ metrics! {
     pub struct Metrics {
         /// Checks that were answered: allowed, denied or error, by whom and why.
         pub checks: Family<u64> = "tollgate_checks",
+        /// Units that checks asked for: allowed, denied, drained, or allowed by shadow mode.
+        pub units: Family<u64> = "tollgate_units",
         /// Calls that are no checks: reads of usage, refunds and resets, done or failed.
         pub operations: Family<u64> = "tollgate_operations",
         /// Checks that a quota denied, by its name.
@@ -103,12 +105,18 @@ metrics! {
         pub tls_handshakes_failed: Family<u64> = "tollgate_tls_handshakes_failed",
         /// Connections that were closed at once because too many were open.
         pub connections_refused: Family<u64> = "tollgate_connections_refused",
+        /// Connections that are open, of all doors.
+        pub connections: Family<f64> = "tollgate_connections",
+        /// Calls over HTTP that are not answered yet.
+        pub calls_in_flight: Family<f64> = "tollgate_calls_in_flight",
         /// Log lines dropped because the reader of standard error stalled.
         pub log_lines_dropped: Family<u64> = "tollgate_log_lines_dropped",
         /// 1 if the last attempt to load the configuration succeeded, else 0.
         pub config_last_reload_successful: Family<f64> = "tollgate_config_last_reload_successful",
         /// When the configuration in force was loaded, since the Unix epoch.
         pub config_last_reload_success: Family<f64> = "tollgate_config_last_reload_success_timestamp_seconds",
+        /// 1, with the version of the policies in force. Nodes with equal versions decide alike.
+        pub policies_info: Family<f64> = "tollgate_policies_info",
         /// When the certificate of the listeners ends, since the Unix epoch.
         pub tls_certificate_end: Family<f64> = "tollgate_tls_certificate_end_timestamp_seconds",
         /// 1, with the version of this program and the revision of its source.

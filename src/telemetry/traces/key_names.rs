@@ -67,7 +67,7 @@ impl fmt::Debug for KeyNames {
 }
 
 /// A secret from the system's randomness, by way of the seeds of the standard library's maps.
-fn random() -> [u8; 32] {
+pub(super) fn random() -> [u8; 32] {
     let mut secret = [0; 32];
     for part in secret.chunks_exact_mut(8) {
         part.copy_from_slice(&RandomState::new().hash_one(0).to_le_bytes());

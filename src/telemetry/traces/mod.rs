@@ -16,6 +16,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use opentelemetry::InstrumentationScope;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
@@ -79,7 +80,8 @@ impl Tracing {
             .with_resource(settings.resource)
             .with_span_processor(processor)
             .build();
-        let tracer = provider.tracer("tollgate");
+        let scope = InstrumentationScope::builder("tollgate").with_version(env!("CARGO_PKG_VERSION")).build();
+        let tracer = provider.tracer_with_scope(scope);
         Ok(Arc::new(Self { provider, tracer, keys, keep_denials, follows_parents, roots, clock }))
     }
 

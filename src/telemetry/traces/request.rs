@@ -1,7 +1,7 @@
 //! The span of a request.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use opentelemetry::context::FutureExt;
@@ -25,8 +25,15 @@ pub struct Incoming<'a> {
     pub traceparent: Option<&'a str>,
     pub tracestate: Option<&'a str>,
     pub client: Option<IpAddr>,
+    /// The address of this node that the client has reached.
+    pub server: Option<SocketAddr>,
+    /// The text of a caller, of which the first [`LONGEST_AGENT`] characters are kept.
+    pub user_agent: Option<&'a str>,
     pub request_id: &'a str,
 }
+
+/// The longest `user_agent.original`.
+const LONGEST_AGENT: usize = 256;
 
 /// The protocol of a request, with its own attributes.
 #[derive(Debug, Clone, Copy)]
@@ -117,6 +124,16 @@ impl Incoming<'_> {
     fn attributes(&self) -> Vec<KeyValue> {
         let mut attributes = self.protocol.attributes();
         attributes.extend(self.client.map(|client| KeyValue::new("client.address", client.to_string())));
+        if let Some(server) = self.server {
+            let address = server.ip().to_canonical().to_string();
+            attributes.push(KeyValue::new("server.address", address));
+            attributes.push(KeyValue::new("server.port", i64::from(server.port())));
+        }
+        attributes.extend(
+            self.user_agent.map(|agent| {
+                KeyValue::new("user_agent.original", agent.chars().take(LONGEST_AGENT).collect::<String>())
+            }),
+        );
         attributes
     }
 

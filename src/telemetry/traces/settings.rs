@@ -12,6 +12,8 @@ use opentelemetry_sdk::resource::EnvResourceDetector;
 use opentelemetry_sdk::trace::Sampler;
 use percent_encoding::percent_decode_str;
 
+use super::key_names::random;
+
 /// The prefix of an endpoint, in upper or lower case.
 const SCHEME: &str = "http://";
 
@@ -177,9 +179,15 @@ fn resource(name: Option<String>) -> Resource {
     Resource::builder()
         .with_service_name("tollgate")
         .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+        .with_attribute(KeyValue::new("service.instance.id", instance()))
         .with_detector(Box::new(EnvResourceDetector::new()))
         .with_attributes(name.map(|name| KeyValue::new("service.name", name)))
         .build()
+}
+
+/// A name of this process, 128 random bits in hexadecimal.
+fn instance() -> String {
+    blake3::hash(&random()).to_hex()[..32].to_owned()
 }
 
 #[cfg(test)]

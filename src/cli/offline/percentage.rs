@@ -1,4 +1,4 @@
-//! The share of newly denied checks that `--fail-over` permits.
+//! A share in percent, as `--fail-over` and `--propose` take it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,20 +11,25 @@ const WHOLE: u128 = 100_000_000;
 
 /// A share as written, such as `0.5%`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct FailOver {
+pub(in crate::cli) struct Percentage {
     written: String,
     /// In parts of [`WHOLE`].
     parts: u128,
 }
 
-impl FailOver {
+impl Percentage {
     /// Whether `part` is more than this share of `whole`.
-    pub(super) fn is_exceeded(&self, part: u64, whole: u64) -> bool {
+    pub(in crate::cli) fn is_exceeded(&self, part: u64, whole: u64) -> bool {
         u128::from(part) * WHOLE > self.parts * u128::from(whole)
+    }
+
+    /// The largest part of `whole` that is not more than this share.
+    pub(in crate::cli) fn most_of(&self, whole: usize) -> usize {
+        usize::try_from(self.parts * whole as u128 / WHOLE).unwrap_or(whole)
     }
 }
 
-impl FromStr for FailOver {
+impl FromStr for Percentage {
     type Err = String;
 
     fn from_str(written: &str) -> Result<Self, String> {
@@ -36,7 +41,7 @@ impl FromStr for FailOver {
     }
 }
 
-impl fmt::Display for FailOver {
+impl fmt::Display for Percentage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.written)
     }
@@ -62,20 +67,21 @@ mod tests {
         for (written, parts) in
             [("0", 0), ("0%", 0), ("1%", 1_000_000), ("0.5%", 500_000), ("12.25%", 12_250_000), ("100%", WHOLE)]
         {
-            assert_eq!(written.parse::<FailOver>().map(|share| share.parts), Ok(parts), "{written}");
+            assert_eq!(written.parse::<Percentage>().map(|share| share.parts), Ok(parts), "{written}");
         }
         for wrong in
             ["", "%", "1", "0.01", "1 %", "-1%", "+1%", "100.1%", "101%", "1e1%", ".5%", "1.%", "0.1234567%", "x%"]
         {
-            assert!(wrong.parse::<FailOver>().is_err(), "{wrong}");
+            assert!(wrong.parse::<Percentage>().is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn exact_share_is_not_exceeded() {
-        let share = |written: &str| written.parse::<FailOver>().unwrap();
+        let share = |written: &str| written.parse::<Percentage>().unwrap();
         assert!(!share("1%").is_exceeded(1, 100) && share("1%").is_exceeded(2, 199));
         assert!(share("0").is_exceeded(1, u64::MAX) && !share("0").is_exceeded(0, 0));
         assert!(!share("100%").is_exceeded(u64::MAX, u64::MAX));
+        assert_eq!(["1%", "0.5%", "100%"].map(|written| share(written).most_of(199)), [1, 0, 199]);
     }
 }
