@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,6 +83,8 @@ pub enum ServeError {
     Listen { address: SocketAddr, error: io::Error },
     #[error("cannot start threads: {0}")]
     Threads(io::Error),
+    #[error("cannot open the file of the overrides, {}: {error}", path.display())]
+    Overrides { path: PathBuf, error: io::Error },
     #[error("cannot open the store: {0}")]
     Store(String),
     #[error(transparent)]
@@ -139,13 +142,27 @@ impl Server {
         let tracing = start_tracing(&config, keys.clone(), &clock)?;
         let generations = Arc::new(Generations::default());
         let store = open_store(&config, &clock, &counting, &generations, &workers).await?;
+        let registry = match &store {
+            Store::Redis(redis) => Some(redis.registry()),
+            Store::Memory(_) => None,
+        };
         let prefilter = Prefilter::new(config.prefilter.max_keys, config.prefilter.max_denial, generations);
         let fallback = MemoryStore::new(counting, config.max_keys).named("fallback");
         let fallback = FallbackStore::new(fallback, config.expected_nodes);
         let engine = Engine::new(&config, prefilter, store, fallback, clock);
+        if let Some(registry) = registry {
+            engine.overrides().open_registry(registry);
+            if tokio::time::timeout(timeouts::STORE_START, engine.overrides().load()).await.is_err() {
+                tracing::warn!("the overrides are not loaded yet; the fallback answers checks until they are");
+            }
+        }
+        if let Some(path) = &config.overrides_file {
+            let opened = engine.overrides().open_file(path);
+            opened.map_err(|error| ServeError::Overrides { path: path.clone(), error })?;
+        }
         let (shutdown, limits) = (config.shutdown, config.limits);
         let lifecycle = Lifecycle::default();
-        if !waits {
+        if !waits && engine.overrides().loaded().now_or_never().is_some() {
             lifecycle.advance(Phase::Serving);
         }
         let reloader = Arc::new(Reloader::new(setup, config, engine.clone()));
@@ -229,6 +246,8 @@ impl Server {
             () = accept_if_any(metrics.as_ref()) => {}
             () = xds::follow(&node) => {}
             () = sweep(&node.engine) => {}
+            () = node.engine.keep_overrides() => {}
+            () = become_ready(&node) => {}
             () = observe(&node) => {}
             () = node.reloader.watch() => {}
             () = drain(stop, &node, shutdown.delay) => {}
@@ -294,6 +313,16 @@ async fn accept_if_any(connections: Option<&Connections>) {
         Some(connections) => connections.accept().await,
         None => std::future::pending().await,
     }
+}
+
+/// Makes the node ready once it has its overrides, unless it also waits for a control plane. Never
+/// returns.
+async fn become_ready(node: &Node) {
+    node.engine.overrides().loaded().await;
+    if node.reloader.control_plane().is_none_or(|xds| xds.ready_without_rules) {
+        node.lifecycle.advance(Phase::Serving);
+    }
+    std::future::pending().await
 }
 
 /// Waits for `stop`, then for `delay` while readiness fails.

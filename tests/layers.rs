@@ -48,6 +48,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ),
     // Learns from the store's answers; never calls the store.
     ("prefilter", &["limit", "telemetry::instrument", "store::Generations", "store::Taken"]),
+    // The limits that operators change at run time, in memory and at their keeper.
+    ("overrides", &["limit", "clock", "config::inline", "store::StoreError", "store::redis"]),
     // The path of a check through the pre-filter and the store, by the policies in force. It parses
     // the quotas of a request as the configuration parses its own.
     (
@@ -66,6 +68,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "live",
             "store",
             "prefilter",
+            "overrides",
         ],
     ),
     // Reads the configuration again and applies it.
@@ -99,6 +102,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "config::Gates",
             "config::Fault",
             "config::Place",
+            "overrides",
             "reload",
             "fields",
         ],
@@ -165,6 +169,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "workers",
             "telemetry",
             "store",
+            "overrides",
             "engine",
             "reload",
             "load",
@@ -175,9 +180,10 @@ const CRATES: &[(&str, &[&str])] = &[
             "cli",
         ],
     ),
-    // Wire formats end at the surface; the configuration has its own parser.
-    ("serde", &["http", "cli"]),
-    ("serde_json", &["http", "cli"]),
+    // Wire formats end at the surface and at the keeper of overrides; the configuration has its own
+    // parser.
+    ("serde", &["overrides", "http", "cli"]),
+    ("serde_json", &["overrides", "http", "cli"]),
     // The configuration loads certificates; listeners and clients use them.
     ("rustls", &["config", "store", "reload", "serve", "cli"]),
     ("tokio_rustls", &["store", "serve", "cli"]),

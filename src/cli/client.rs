@@ -117,6 +117,22 @@ impl Node {
         self.call(Method::POST, path, body.to_string().into())
     }
 
+    /// Calls `PUT path` with a JSON body.
+    ///
+    /// # Errors
+    /// As [`Node::get`].
+    pub(super) fn put(&self, path: &str, body: &serde_json::Value) -> Result<Answer, String> {
+        self.call(Method::PUT, path, body.to_string().into())
+    }
+
+    /// Calls `DELETE path` with a JSON body.
+    ///
+    /// # Errors
+    /// As [`Node::get`].
+    pub(super) fn delete(&self, path: &str, body: &serde_json::Value) -> Result<Answer, String> {
+        self.call(Method::DELETE, path, body.to_string().into())
+    }
+
     fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
         let target: Target = self.url.parse()?;
         let answer = async {

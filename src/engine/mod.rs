@@ -13,6 +13,7 @@
 //! fall_back             on_store_failure          check.rs, fallback.rs
 //! ```
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::{ArcSwap, Guard};
@@ -22,6 +23,8 @@ use crate::clock::Clock;
 use crate::config::{Policies, Running};
 use crate::limit::key::Fingerprinter;
 use crate::limit::policy::Policy;
+use crate::overrides::{Applied, Overrides};
+pub use crate::overrides::{Kind, Note};
 use crate::prefilter::Prefilter;
 use crate::store::Store;
 use crate::telemetry::reference::ReferenceCounts;
@@ -62,8 +65,6 @@ pub mod tally;
 
 mod denials;
 
-mod audit;
-
 mod observed;
 
 pub mod snapshot;
@@ -76,7 +77,6 @@ pub use crate::access::Door;
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
 pub use crate::store::{Health, History, Id, Meta, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth};
 pub use answer::{Answer, CheckError};
-pub use audit::{Kind, Note};
 pub use candidates::{CandidateTally, Comparison};
 pub use check::Check;
 pub use decision::{Binding, Cause, Decision, Fallback, Reason, Source};
@@ -92,6 +92,9 @@ use fallback::FallbackStore;
 use inline::InlinePolicies;
 use observed::Observed;
 use tally::Tally;
+
+/// A normalised key, and how its policy applies to it.
+pub type Explained<'a> = (Cow<'a, str>, Applied<'a>);
 
 /// Answers checks. Each node has one engine, and all listeners share it.
 #[derive(Debug)]
@@ -109,6 +112,8 @@ pub struct Engine {
     /// Running multi-key calls. Each has a receiver.
     inflight_multi_key: watch::Sender<()>,
     tally: Tally,
+    /// The limits that operators change at run time.
+    overrides: Arc<Overrides>,
     reference: ReferenceCounts,
     /// The last 15 minutes, for operators.
     observed: Mutex<Observed>,
@@ -127,12 +132,14 @@ impl Engine {
     ) -> Arc<Self> {
         let (running, tally) = (running.into(), Tally::default());
         tally.know(running.policies.by_name.keys().map(String::as_str));
+        let fingerprinter = Fingerprinter::default();
         let engine = Arc::new_cyclic(|this| Self {
             candidates: Candidates::new(&store, &prefilter),
             leases: Leases::new(prefilter.generations()),
             running: ArcSwap::from_pointee(running),
             inline: InlinePolicies::default(),
-            fingerprinter: Fingerprinter::default(),
+            overrides: Arc::new(Overrides::new(fingerprinter.clone())),
+            fingerprinter,
             prefilter,
             store,
             fallback,
@@ -156,6 +163,22 @@ impl Engine {
     /// The configuration in force.
     pub fn running(&self) -> Guard<Arc<Running>> {
         self.running.load()
+    }
+
+    /// The limits that operators change at run time.
+    pub fn overrides(&self) -> &Arc<Overrides> {
+        &self.overrides
+    }
+
+    /// Adds an entry to the audit.
+    pub async fn note(&self, note: Note) {
+        self.overrides.note(note).await;
+    }
+
+    /// Keeps the overrides up to date. Never returns.
+    pub async fn keep_overrides(self: &Arc<Self>) {
+        let engine = self.clone();
+        self.overrides.keep(move |name| engine.policies().by_name.get(name).cloned()).await;
     }
 
     /// The place of a normalised key's counts under a policy; none in the embedded store.

@@ -19,6 +19,7 @@ mod live;
 mod live_streams;
 mod log_reader;
 mod optional_members;
+mod overrides;
 mod rejected_calls;
 mod reload;
 mod scopes;

@@ -24,6 +24,7 @@ mod long_run;
 mod looks;
 mod observe;
 mod openapi;
+mod overrides;
 mod pair_columns;
 mod reload;
 mod shadow;

@@ -27,6 +27,9 @@ impl Problem {
             CheckError::UnknownPolicy(name) => Self::unknown_policy(name, policies),
             CheckError::InvalidKey(_) => Self::invalid(vec![Violation::new(format!("{at}/key"), error.to_string())]),
             CheckError::IdReused => Self::new(ProblemType::ID_REUSED, error.to_string()),
+            CheckError::UnknownPlan { .. } => {
+                Self::invalid(vec![Violation::new(format!("{at}/plan"), error.to_string())])
+            }
             CheckError::UnwantedQuotas => {
                 let detail =
                     "is only for policies with `inline: true`: leave it out, and the policy's own quotas count";
@@ -104,9 +107,10 @@ impl<'a> Problems<'a> {
                 Some(Problem::new(ProblemType::UNKNOWN_POLICY, "the policy is not configured"))
             }
             CheckError::InvalidQuotas(misfits) => Some(Problem::unlisted(misfits.len())),
-            CheckError::InvalidKey(_) | CheckError::UnwantedQuotas | CheckError::InexactBucket => {
-                Some(Problem::unlisted(1))
-            }
+            CheckError::InvalidKey(_)
+            | CheckError::UnknownPlan { .. }
+            | CheckError::UnwantedQuotas
+            | CheckError::InexactBucket => Some(Problem::unlisted(1)),
         };
         match (short, self.explained.checked_sub(1)) {
             (Some(short), None) => return short,
@@ -117,7 +121,7 @@ impl<'a> Problems<'a> {
     }
 }
 
-fn quota_violation(QuotaFault { pointer, message }: &QuotaFault, at: &str) -> Violation {
+pub(super) fn quota_violation(QuotaFault { pointer, message }: &QuotaFault, at: &str) -> Violation {
     let whole = format!("{at}/quotas");
     let pointer = pointer.iter().fold(whole, |at, part| member(&at, part));
     Violation::new(pointer, format!("is refused: {message}"))

@@ -88,6 +88,12 @@ metrics! {
         pub leases_open: Family<f64> = "tollgate_leases_open",
         /// Units that this node bought by leases, and what became of them: spent, returned or lost.
         pub lease_units: Family<u64> = "tollgate_lease_units",
+        /// Overrides that this node knows, by policy.
+        pub overrides: Family<f64> = "tollgate_overrides",
+        /// Age of the least complete part of the overrides in Redis.
+        pub overrides_lag: Family<f64> = "tollgate_overrides_lag_seconds",
+        /// Checks of proxies that name a plan which their policy lacks: its own quotas count.
+        pub unknown_plans: Family<u64> = "tollgate_unknown_plans",
         /// Calls that were refused with 503 to bound the node's memory: too many calls in flight,
         /// bytes of bodies, heavy calls or unread answers.
         pub shed: Family<u64> = "tollgate_shed",

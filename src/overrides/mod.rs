@@ -1,0 +1,293 @@
+//! Overrides: limits that operators change while the node runs.
+//!
+//! An entry gives a key, a prefix or a network other quotas, a plan, or a verdict. The node answers
+//! checks from its memory (`map.rs`). A keeper has the entries beside the counts: a file for the
+//! embedded store (`file.rs`), or Redis (`follow.rs`). Each change is one entry of the audit
+//! (`audit.rs`), which the keeper writes together with the change.
+//!
+//! ```text
+//! PUT, DELETE   change.rs    checked against what the keys have now
+//!               keeper       written, with its entry of the audit
+//!               map.rs       in force
+//! check         applied.rs   file, override, plan or policy
+//! ```
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::time::MissedTickBehavior;
+
+use crate::clock::unix_micros;
+use crate::limit::key::{Fingerprint, Fingerprinter};
+use crate::limit::policy::Policy;
+use crate::limit::time::Micros;
+use crate::store::redis::Registry;
+
+pub mod entry;
+
+mod map;
+
+mod applied;
+
+mod change;
+
+mod audit;
+
+mod file;
+
+mod follow;
+
+pub use applied::{Applied, Brought, By};
+pub use audit::{AuditEntry, Kind, Note};
+pub use change::{ChangeError, Changed, Put, Removal, Wanted};
+pub use entry::{Entry, Grant, Name};
+pub use map::Key;
+
+use audit::Recent;
+use file::OverridesFile;
+use follow::Followed;
+use map::Map;
+
+/// The most entries, of all policies.
+pub const MAX_ENTRIES: usize = 1_000_000;
+
+/// How often entries whose time is over are ended.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// How often the node notes which entries it cannot count.
+const NOTED_EVERY: Duration = Duration::from_secs(1);
+
+/// The overrides of a node.
+#[derive(Debug)]
+pub struct Overrides {
+    map: Map,
+    /// Absent without a place for overrides. The node then takes none.
+    keeper: OnceLock<Keeper>,
+    /// The audit of a node without a keeper.
+    memory: Mutex<Recent>,
+    /// Entries that the policies in force cannot count.
+    absent: AtomicUsize,
+}
+
+/// Has the entries while no node runs.
+#[derive(Debug)]
+enum Keeper {
+    File(Mutex<OverridesFile>),
+    Redis(Box<Followed>),
+}
+
+impl Overrides {
+    /// No entries, and no place for any. `fingerprinter` is that of the checks.
+    pub fn new(fingerprinter: Fingerprinter) -> Self {
+        let (keeper, memory, absent) = Default::default();
+        Self { map: Map::new(fingerprinter), keeper, memory, absent }
+    }
+
+    /// Keeps the entries in this file, and puts those in it into force.
+    ///
+    /// # Errors
+    /// The file cannot be read or written, another process uses it, or a line is wrong.
+    pub fn open_file(&self, path: &Path) -> io::Result<()> {
+        let file = OverridesFile::open(path, &self.map, unix_micros())?;
+        // Nothing else opens one.
+        let _ = self.keeper.set(Keeper::File(Mutex::new(file)));
+        Ok(())
+    }
+
+    /// Keeps the entries in Redis beside the counts. Checks wait for the first load.
+    pub fn open_registry(&self, registry: Registry) {
+        let _ = self.keeper.set(Keeper::Redis(Box::new(Followed::new(registry))));
+    }
+
+    /// Asks the keeper for its entries until this node has them all.
+    pub async fn load(&self) {
+        let Some(Keeper::Redis(followed)) = self.keeper.get() else { return };
+        while !followed.is_loaded() {
+            followed.ask(&self.map).await;
+            if !followed.is_loaded() {
+                tokio::time::sleep(EVERY).await;
+            }
+        }
+    }
+
+    /// Waits until the node has the entries. It is not ready before.
+    pub async fn loaded(&self) {
+        while !self.is_loaded() {
+            tokio::time::sleep(EVERY).await;
+        }
+    }
+
+    fn is_loaded(&self) -> bool {
+        match self.keeper.get() {
+            Some(Keeper::Redis(followed)) => followed.is_loaded(),
+            Some(Keeper::File(_)) | None => true,
+        }
+    }
+
+    /// How old the state of the entries is, us; none without Redis.
+    pub fn lag(&self) -> Option<Micros> {
+        match self.keeper.get() {
+            Some(Keeper::Redis(followed)) => Some(followed.lag()),
+            Some(Keeper::File(_)) | None => None,
+        }
+    }
+
+    /// How `policy` applies to a key, by its file, the entries and what the check brings.
+    pub fn applied<'a>(&self, policy: &'a Arc<Policy>, key: Key<'_>, brought: Brought) -> Applied<'a> {
+        self.map.applied(policy, key, brought)
+    }
+
+    /// The policy that counts a key, whether or not a list decides for it.
+    pub fn counting(&self, policy: &Arc<Policy>, key: Key<'_>) -> Arc<Policy> {
+        self.map.counting(policy, key)
+    }
+
+    /// Identifies a normalised key under a policy.
+    pub fn fingerprint(&self, policy: &str, key: &str) -> Fingerprint {
+        self.map.fingerprint(policy, key)
+    }
+
+    /// The entry of a name.
+    pub fn get(&self, name: &Name) -> Option<Arc<Entry>> {
+        self.map.get(name)
+    }
+
+    /// Up to `most` entries of a policy in the order of their matches, after the match `after`. Each
+    /// match begins with `start`.
+    pub fn list(&self, policy: &str, start: &str, after: Option<&str>, most: usize) -> Vec<Arc<Entry>> {
+        self.map.list(policy, start, after, most)
+    }
+
+    /// Number of entries by policy, for the policies that have or had some.
+    pub fn counts(&self) -> BTreeMap<Box<str>, usize> {
+        self.map.counts()
+    }
+
+    /// Now by the clock of the entries' keeper, us since the Unix epoch.
+    pub fn now(&self) -> Micros {
+        match self.keeper.get() {
+            Some(Keeper::Redis(followed)) => followed.latest(),
+            Some(Keeper::File(_)) | None => unix_micros(),
+        }
+    }
+
+    /// Why the entries are not all in force, in one sentence.
+    pub fn reason(&self) -> Option<String> {
+        if let Some(Keeper::Redis(followed)) = self.keeper.get()
+            && let Some(reason) = followed.reason()
+        {
+            return Some(reason);
+        }
+        let absent = self.absent.load(Ordering::Relaxed);
+        (absent > 0).then(|| {
+            format!(
+                "{absent} overrides count as absent, since the file no longer has their plan or counts their quotas"
+            )
+        })
+    }
+
+    /// Ends entries in time, follows the keeper, and notes which entries the policies in force
+    /// cannot count. Never returns.
+    pub async fn keep(self: &Arc<Self>, policy: impl Fn(&str) -> Option<Arc<Policy>> + Clone + Send + 'static) {
+        tokio::select! {
+            () = self.end_in_time() => {}
+            () = self.follow() => {}
+            () = self.note_absent(policy) => {}
+        }
+    }
+
+    async fn end_in_time(&self) {
+        let mut ticks = tokio::time::interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            match self.keeper.get() {
+                Some(Keeper::Redis(followed)) => self.map.expire(followed.latest(), |name| followed.now(name)),
+                Some(Keeper::File(_)) | None => {
+                    let now = unix_micros();
+                    self.map.expire(now, |_| now);
+                }
+            }
+        }
+    }
+
+    async fn follow(&self) {
+        match self.keeper.get() {
+            Some(Keeper::Redis(followed)) => loop {
+                followed.follow(&self.map).await;
+            },
+            Some(Keeper::File(_)) | None => std::future::pending().await,
+        }
+    }
+
+    async fn note_absent(self: &Arc<Self>, policy: impl Fn(&str) -> Option<Arc<Policy>> + Clone + Send + 'static) {
+        loop {
+            tokio::time::sleep(NOTED_EVERY).await;
+            // A million entries take a while.
+            let (overrides, policy) = (self.clone(), policy.clone());
+            let noting = move || {
+                overrides.map.sweep();
+                overrides.absent.store(overrides.map.absent(policy), Ordering::Relaxed);
+            };
+            if self.map.len() > 0 || self.absent.load(Ordering::Relaxed) > 0 {
+                let _ = tokio::task::spawn_blocking(noting).await;
+            }
+        }
+    }
+
+    /// Adds an entry to the audit that is no change of an override.
+    pub async fn note(self: &Arc<Self>, note: Note) {
+        let written = match self.keeper.get() {
+            Some(Keeper::Redis(followed)) => followed.note(note).await.map_err(|error| error.to_string()),
+            Some(Keeper::File(_)) | None => {
+                let overrides = self.clone();
+                let written = tokio::task::spawn_blocking(move || overrides.note_here(note)).await;
+                written
+                    .map_err(|error| error.to_string())
+                    .and_then(|written| written.map_err(|error| error.to_string()))
+            }
+        };
+        if let Err(error) = written {
+            tracing::error!(error, "the audit lacks an entry");
+        }
+    }
+
+    fn note_here(&self, note: Note) -> io::Result<()> {
+        let now = unix_micros();
+        if let Some(Keeper::File(file)) = self.keeper.get() {
+            let mut file = lock(file);
+            let entry = note.entry(file.next_version(now), now);
+            entry.log();
+            return file.write(entry, &self.map, now);
+        }
+        let mut memory = lock(&self.memory);
+        let entry = note.entry(now.max(memory.newest() + 1), now);
+        entry.log();
+        memory.add_to_memory(entry);
+        Ok(())
+    }
+
+    /// Up to `most` entries of the audit of versions below `before`, the newest first: all, or
+    /// those of one policy.
+    ///
+    /// # Errors
+    /// Why the keeper does not answer.
+    pub async fn audit(&self, policy: Option<&str>, before: u64, most: usize) -> Result<Vec<AuditEntry>, String> {
+        let is_wanted = |entry: &AuditEntry| policy.is_none_or(|policy| entry.policy.as_deref() == Some(policy));
+        match self.keeper.get() {
+            Some(Keeper::File(file)) => Ok(lock(file).audit.page(before, most, is_wanted)),
+            Some(Keeper::Redis(followed)) => {
+                followed.audit(before, most, is_wanted).await.map_err(|error| error.to_string())
+            }
+            None => Ok(lock(&self.memory).page(before, most, is_wanted)),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
