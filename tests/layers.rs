@@ -49,7 +49,10 @@ const MODULES: &[(&str, &[&str])] = &[
     // Learns from the store's answers; never calls the store.
     ("prefilter", &["limit", "telemetry::instrument", "store::Generations", "store::Taken"]),
     // The limits that operators change at run time, in memory and at their keeper.
-    ("overrides", &["limit", "clock", "config::inline", "store::StoreError", "store::redis"]),
+    (
+        "overrides",
+        &["limit", "clock", "config::Policies", "config::inline", "store::StoreError", "store::redis"],
+    ),
     // The path of a check through the pre-filter and the store, by the policies in force. It parses
     // the quotas of a request as the configuration parses its own.
     (

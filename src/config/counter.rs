@@ -104,6 +104,6 @@ impl Policies {
                 )
             })
         });
-        single_ticks.chain(self.idle_candidates()).chain(self.long_leases())
+        single_ticks.chain(self.idle_candidates()).chain(self.long_leases()).chain(self.apart_plans())
     }
 }

@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::Policies;
 use super::inline::{self, QuotaFault, QuotaSpec};
 use super::node::{Member, Node, Value};
 use super::section::Section;
 use super::settings::plan;
 use super::settings::root::PLANS;
 use crate::limit::policy::Policy;
+use crate::limit::quota::begin_anew;
 
 /// A plan as written.
 struct Plan<'a> {
@@ -66,6 +68,23 @@ fn spec(node: &Node) -> QuotaSpec {
         Value::Mapping(members) => {
             QuotaSpec::Members(members.iter().map(|member| (member.key.clone(), spec(&member.node))).collect())
         }
+    }
+}
+
+impl Policies {
+    /// Advice on plans with other windows than their policy.
+    pub(super) fn apart_plans(&self) -> impl Iterator<Item = String> {
+        self.by_name.values().flat_map(|policy| {
+            let plans = policy.options.plans.iter().flat_map(|plans| plans.iter());
+            let apart = plans.filter(|(_, plan)| begin_anew(&policy.quotas, &plan.quotas));
+            apart.map(|(name, _)| {
+                format!(
+                    "policy `{}`: the plan `{name}` has a window of its own, whose counts begin anew: a key that changes \
+                     its plan may get the sum of both once",
+                    policy.name
+                )
+            })
+        })
     }
 }
 

@@ -178,7 +178,7 @@ impl Engine {
     /// Keeps the overrides up to date. Never returns.
     pub async fn keep_overrides(self: &Arc<Self>) {
         let engine = self.clone();
-        self.overrides.keep(move |name| engine.policies().by_name.get(name).cloned()).await;
+        self.overrides.keep(move || engine.policies()).await;
     }
 
     /// The place of a normalised key's counts under a policy; none in the embedded store.

@@ -148,6 +148,11 @@ impl Quota {
     }
 }
 
+/// Whether counts begin anew for a key whose quotas change: a window or the algorithm differs.
+pub fn begin_anew(present: &[Quota], next: &[Quota]) -> bool {
+    !next.iter().all(|next| present.iter().any(|present| present.counts_with(next)))
+}
+
 impl Terms {
     /// The terms of a token bucket's quota. Any other quota counts as a limit that refills evenly
     /// over its window.

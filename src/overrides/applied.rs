@@ -147,11 +147,6 @@ fn is_comparable(present: &Quota, next: &Quota) -> bool {
     }
 }
 
-/// Whether counts begin anew with a change of quotas: a window or the algorithm differs.
-pub(super) fn begins_anew(present: &[Quota], next: &[Quota]) -> bool {
-    !next.iter().all(|next| present.iter().any(|present| present.counts_with(next)))
-}
-
 impl By<'_> {
     /// The reason in words.
     pub fn text(&self) -> String {

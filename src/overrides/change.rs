@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::applied::{begins_anew, is_lower};
+use super::applied::is_lower;
 use super::audit::{AuditEntry, Kind};
 use super::entry::{Body, Entry, Grant, Name, Stored};
 use super::follow::{Followed, stored};
@@ -10,6 +10,7 @@ use super::{Keeper, MAX_ENTRIES, Overrides, lock};
 use crate::clock::unix_micros;
 use crate::config::inline::{self, QuotaFault, QuotaSpec};
 use crate::limit::policy::{Listed, Policy};
+use crate::limit::quota::begin_anew;
 use crate::limit::time::Micros;
 use crate::store::redis::Registry;
 use crate::store::redis::registry::{RecordChange, RecordWritten};
@@ -117,7 +118,7 @@ impl Overrides {
                 if !put.lower && !is_denied && (is_allowed || is_lower(&present.policy.quotas, &next.quotas)) {
                     return Err(ChangeError::Lower(present.by.text()));
                 }
-                if present.listed.is_none() && begins_anew(&present.policy.quotas, &next.quotas) {
+                if present.listed.is_none() && begin_anew(&present.policy.quotas, &next.quotas) {
                     warnings.push(format!(
                         "a window or the algorithm differs from that of {}: counts begin anew, so a key may get the sum \
                          of both once",

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use arc_swap::ArcSwap;
@@ -25,6 +25,8 @@ pub(super) struct Map {
     fingerprinter: Fingerprinter,
     /// Number of entries. A node without entries looks no further.
     len: AtomicUsize,
+    /// Number of changes so far.
+    changes: AtomicU64,
     keys: DashMap<Fingerprint, Arc<Entry>, FingerprintState>,
     /// By policy, those that match more than one key.
     wide: ArcSwap<HashMap<Box<str>, Arc<RwLock<Wide>>>>,
@@ -79,12 +81,16 @@ impl Wide {
 
 impl Map {
     pub(super) fn new(fingerprinter: Fingerprinter) -> Self {
-        let (len, keys, wide, index, terms) = Default::default();
-        Self { fingerprinter, len, keys, wide, index, terms }
+        let (len, changes, keys, wide, index, terms) = Default::default();
+        Self { fingerprinter, len, changes, keys, wide, index, terms }
     }
 
     pub(super) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     pub(super) fn fingerprint(&self, policy: &str, key: &str) -> Fingerprint {
@@ -217,6 +223,7 @@ impl Map {
         *index.policies.entry(policy.into()).or_default() += 1;
         index.names.insert(Ordered(entry.clone()));
         self.len.fetch_add(1, Ordering::Relaxed);
+        self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
     fn remove(&self, index: &mut Index, entry: &Arc<Entry>) {
@@ -237,6 +244,7 @@ impl Map {
         }
         index.names.remove(entry.name.as_str());
         self.len.fetch_sub(1, Ordering::Relaxed);
+        self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Up to `most` entries of a policy in the order of their matches, from those after `after`, of

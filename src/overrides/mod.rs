@@ -22,9 +22,11 @@ use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
 use crate::clock::unix_micros;
+use crate::config::Policies;
 use crate::limit::key::{Fingerprint, Fingerprinter};
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
+use crate::store::StoreError;
 use crate::store::redis::Registry;
 
 pub mod entry;
@@ -58,8 +60,13 @@ pub const MAX_ENTRIES: usize = 1_000_000;
 /// How often entries whose time is over are ended.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// How often the node notes which entries it cannot count.
+/// Longest time for an entry of the audit that is no change of an override. Its act is done.
+const NOTE_WITHIN: Duration = Duration::from_secs(2);
+
+/// How often the node looks whether it must note which entries it cannot count, and after how many
+/// looks it does so because of changes.
 const NOTED_EVERY: Duration = Duration::from_secs(1);
+const NOTED_ROUNDS: u32 = 60;
 
 /// The overrides of a node.
 #[derive(Debug)]
@@ -192,11 +199,11 @@ impl Overrides {
 
     /// Ends entries in time, follows the keeper, and notes which entries the policies in force
     /// cannot count. Never returns.
-    pub async fn keep(self: &Arc<Self>, policy: impl Fn(&str) -> Option<Arc<Policy>> + Clone + Send + 'static) {
+    pub async fn keep(self: &Arc<Self>, policies: impl Fn() -> Arc<Policies>) {
         tokio::select! {
             () = self.end_in_time() => {}
             () = self.follow() => {}
-            () = self.note_absent(policy) => {}
+            () = self.note_absent(policies) => {}
         }
     }
 
@@ -224,25 +231,36 @@ impl Overrides {
         }
     }
 
-    async fn note_absent(self: &Arc<Self>, policy: impl Fn(&str) -> Option<Arc<Policy>> + Clone + Send + 'static) {
+    /// A million entries take a while to look through, and the calls accept none that count as
+    /// absent. So the node looks after a reload, and seldom otherwise.
+    async fn note_absent(self: &Arc<Self>, policies: impl Fn() -> Arc<Policies>) {
+        let (mut noted, mut changes, mut rounds) = (None, 0, 0);
         loop {
             tokio::time::sleep(NOTED_EVERY).await;
-            // A million entries take a while.
-            let (overrides, policy) = (self.clone(), policy.clone());
+            rounds += 1;
+            let (present, made) = (policies(), self.map.changes());
+            let is_reloaded = noted.as_ref().is_none_or(|noted| !Arc::ptr_eq(noted, &present));
+            if !is_reloaded && (made == changes || rounds < NOTED_ROUNDS) {
+                continue;
+            }
+            let (overrides, policies) = (self.clone(), present.clone());
             let noting = move || {
                 overrides.map.sweep();
-                overrides.absent.store(overrides.map.absent(policy), Ordering::Relaxed);
+                let absent = overrides.map.absent(|name| policies.by_name.get(name).cloned());
+                overrides.absent.store(absent, Ordering::Relaxed);
             };
-            if self.map.len() > 0 || self.absent.load(Ordering::Relaxed) > 0 {
-                let _ = tokio::task::spawn_blocking(noting).await;
-            }
+            let _ = tokio::task::spawn_blocking(noting).await;
+            (noted, changes, rounds) = (Some(present), made, 0);
         }
     }
 
     /// Adds an entry to the audit that is no change of an override.
     pub async fn note(self: &Arc<Self>, note: Note) {
         let written = match self.keeper.get() {
-            Some(Keeper::Redis(followed)) => followed.note(note).await.map_err(|error| error.to_string()),
+            Some(Keeper::Redis(followed)) => {
+                let written = tokio::time::timeout(NOTE_WITHIN, followed.note(note)).await;
+                written.unwrap_or(Err(StoreError::Timeout)).map_err(|error| error.to_string())
+            }
             Some(Keeper::File(_)) | None => {
                 let overrides = self.clone();
                 let written = tokio::task::spawn_blocking(move || overrides.note_here(note)).await;

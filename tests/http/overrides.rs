@@ -167,6 +167,10 @@ fn plan_of_a_check_counts_by_its_quotas_and_an_override_beats_it() {
     // Windows are nothing for a token bucket.
     let unfit = fixture.node.post("/v1/check", &json!({"policy": "bucket", "key": "k", "plan": "pro"}));
     assert!(unfit.json()["detail"].as_str().unwrap().contains("has no plans"), "{unfit:?}");
+    let policies = entries(&fixture.node, "/v1/policies");
+    let named = |name: &str| policies["policies"].as_array().unwrap().iter().find(|policy| policy["name"] == name);
+    assert_eq!(named("p").unwrap()["plans"][1]["quotas"][0]["limit"], 1000);
+    assert_eq!(named("bucket").unwrap().get("plans"), None);
     let usage = entries(&fixture.node, "/v1/usage?policy=p&key=other&plan=pro");
     assert_eq!(usage["limit"], 1000);
 }

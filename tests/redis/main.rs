@@ -22,6 +22,7 @@ mod live;
 mod long_responses;
 mod long_run;
 mod looks;
+mod many_overrides;
 mod observe;
 mod openapi;
 mod overrides;

@@ -214,3 +214,32 @@ fn node_that_starts_without_its_overrides_is_not_ready() {
     wait_until("the node is ready", || http::get(&node.address, "/health/ready").status == 200);
     assert_eq!(node.check(&policy, "k", 1)["reason"], "allow_listed");
 }
+
+/// A node that is frozen for five seconds decides by the limit that it knows, until it catches up.
+#[test]
+fn frozen_node_admits_at_most_the_larger_limit() {
+    let nodes = Nodes::start(&redis::shared().url(), 2);
+    let of = |limit: u64| json!({"match": {"key": "k"}, "quotas": [format!("{limit} per 1h")], "lower": true});
+    let admitted = |node: usize| {
+        let checks = (0..30).filter(|_| nodes.nodes[node].check(&nodes.policy, "k", 1)["allowed"] == true);
+        checks.count()
+    };
+    assert_eq!(admitted(1), 5);
+    nodes.nodes[1].stop();
+    let since = now();
+    assert_eq!(nodes.put(0, &of(20)).status, 200);
+    assert_eq!(admitted(0), 15);
+    wait_until("five seconds have passed", || {
+        assert_eq!(nodes.nodes[0].check(&nodes.policy, "k", 1)["allowed"], false);
+        since.elapsed() > Duration::from_secs(5)
+    });
+    nodes.nodes[1].go_on();
+    assert_eq!(admitted(1), 0);
+    wait_until("the frozen node has the change", || nodes.limit(1, "k") == 20);
+    // A lower limit admits nothing more anywhere.
+    nodes.nodes[1].stop();
+    assert_eq!(nodes.put(0, &of(10)).status, 200);
+    nodes.nodes[1].go_on();
+    assert_eq!(admitted(1) + admitted(0), 0);
+    wait_until("the frozen node has the change", || nodes.limit(1, "k") == 10);
+}
