@@ -142,9 +142,9 @@ impl Server {
         let tracing = start_tracing(&config, keys.clone(), &clock)?;
         let generations = Arc::new(Generations::default());
         let store = open_store(&config, &clock, &counting, &generations, &workers).await?;
-        let registry = match &store {
-            Store::Redis(redis) => Some(redis.registry()),
-            Store::Memory(_) => None,
+        let (registry, is_known) = match &store {
+            Store::Redis(redis) => (Some(redis.registry()), redis.known().now_or_never().is_some()),
+            Store::Memory(_) => (None, false),
         };
         let prefilter = Prefilter::new(config.prefilter.max_keys, config.prefilter.max_denial, generations);
         let fallback = MemoryStore::new(counting, config.max_keys).named("fallback");
@@ -152,7 +152,9 @@ impl Server {
         let engine = Engine::new(&config, prefilter, store, fallback, clock);
         if let Some(registry) = registry {
             engine.overrides().open_registry(registry);
-            if tokio::time::timeout(timeouts::STORE_START, engine.overrides().load()).await.is_err() {
+            // A store that has not answered will hardly do so now.
+            let patience = if is_known { timeouts::STORE_START } else { Duration::ZERO };
+            if tokio::time::timeout(patience, engine.overrides().load()).await.is_err() {
                 tracing::warn!("the overrides are not loaded yet; the fallback answers checks until they are");
             }
         }

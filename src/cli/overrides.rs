@@ -53,7 +53,8 @@ enum Action {
         #[command(flatten)]
         node: Node,
     },
-    /// Set the overrides on standard input, as `export` prints them. What is there already stays.
+    /// Set the overrides on standard input, as `export` prints them. Other overrides
+    /// stay.
     Import {
         policy: String,
         /// Permit limits below the present ones.

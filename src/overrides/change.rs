@@ -246,7 +246,7 @@ impl Overrides {
         let Some(Keeper::File(file)) = self.keeper.get() else { return Err(ChangeError::NoKeeper) };
         let mut file = lock(file);
         let now = unix_micros();
-        self.map.expire(now, |_| now);
+        let _ = self.map.expire(now, |_| now);
         let before = self.map.get(name);
         let known = before.as_ref().map_or(0, |entry| entry.version);
         if expected.is_some_and(|expected| expected != known) {

@@ -6,12 +6,12 @@
 //! lost changes. The node then loads the part anew.
 //!
 //! Reading the streams by XREAD BLOCK would take a blocked connection for each part: the parts lie
-//! in different slots, and a cluster rejects one command for several. So the nodes ask, and one
-//! subscription tells them when.
+//! in different slots, and a cluster rejects one command for several. The nodes ask instead,
+//! and one subscription wakes them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -58,8 +58,8 @@ struct Shard {
     is_loaded: AtomicBool,
     /// The version of the last change that is in force here.
     version: AtomicU64,
-    /// The server's clock minus this machine's, us.
-    offset: AtomicI64,
+    /// Whether the server has entries that have ended.
+    has_ended: AtomicBool,
     /// When the part was last complete, us by this machine's clock.
     complete_at: AtomicU64,
     trouble: ArcSwapOption<String>,
@@ -76,8 +76,12 @@ impl Followed {
 
     /// Whether all parts have been loaded once.
     pub(super) fn is_loaded(&self) -> bool {
-        self.has_no_rights.load(Ordering::Relaxed)
-            || self.shards.iter().all(|shard| shard.is_loaded.load(Ordering::Relaxed))
+        !self.has_rights() || self.shards.iter().all(|shard| shard.is_loaded.load(Ordering::Relaxed))
+    }
+
+    /// Whether the user of this node may read overrides, as far as is known.
+    pub(super) fn has_rights(&self) -> bool {
+        !self.has_no_rights.load(Ordering::Relaxed)
     }
 
     /// Waits for a message, and asks for changes.
@@ -106,6 +110,7 @@ impl Followed {
             Ok(()) => {
                 shard.complete_at.store(unix_micros(), Ordering::Relaxed);
                 shard.trouble.store(None);
+                self.has_no_rights.store(false, Ordering::Relaxed);
             }
             Err(error) => {
                 if lacks_rights(&error) && !self.has_no_rights.swap(true, Ordering::Relaxed) {
@@ -121,8 +126,11 @@ impl Followed {
         loop {
             let known = shard.version.load(Ordering::Relaxed);
             let since = shard.is_loaded.load(Ordering::Relaxed).then_some(known);
+            let has_ended = shard.has_ended.swap(false, Ordering::Relaxed);
+            if since.is_some() && !has_ended && self.registry.newest(place).await? == known {
+                return Ok(());
+            }
             let RecordChanges { now, newest, changes } = self.registry.changes(place, since).await?;
-            shard.offset.store(now.cast_signed() - unix_micros().cast_signed(), Ordering::Relaxed);
             if since == Some(newest) {
                 return Ok(());
             }
@@ -158,6 +166,8 @@ impl Followed {
                 let entry = stored.entry(name, terms);
                 if entry.expires_at > now {
                     map.replace(entry);
+                } else {
+                    shard.has_ended.store(true, Ordering::Relaxed);
                 }
             }
             cursor = next;
@@ -176,14 +186,17 @@ impl Followed {
 
     /// Now by the clock of an entry's server, us.
     pub(super) fn now(&self, name: &Name) -> Micros {
-        let offset = self.shards[Registry::shard(name.as_str())].offset.load(Ordering::Relaxed);
-        unix_micros().saturating_add_signed(offset)
+        self.registry.now(Registry::shard(name.as_str()))
+    }
+
+    /// Has the server drop entries that have ended with this one.
+    pub(super) fn note_end(&self, name: &Name) {
+        self.shards[Registry::shard(name.as_str())].has_ended.store(true, Ordering::Relaxed);
     }
 
     /// The latest time of all servers, us.
     pub(super) fn latest(&self) -> Micros {
-        let offsets = self.shards.iter().map(|shard| shard.offset.load(Ordering::Relaxed));
-        unix_micros().saturating_add_signed(offsets.max().unwrap_or_default())
+        (0..SHARDS).map(|shard| self.registry.now(shard)).max().unwrap_or_default()
     }
 
     /// How old the state of the least complete part is, us.
@@ -194,7 +207,7 @@ impl Followed {
 
     /// Why some changes may not be in force here.
     pub(super) fn reason(&self) -> Option<String> {
-        if self.has_no_rights.load(Ordering::Relaxed) {
+        if !self.has_rights() {
             return None;
         }
         let lag = self.lag();
@@ -220,17 +233,17 @@ impl Followed {
     }
 
     /// See [`super::Overrides::note`].
-    pub(super) async fn note(&self, note: Note) -> Result<(), StoreError> {
+    pub(super) async fn note(&self, note: Note) -> Result<AuditEntry, StoreError> {
         let Note { kind, by, policy, matched, reason } = &note;
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (policy, matched, reason) = (text(policy), text(matched), text(reason));
         let fields = [("kind", kind.name()), ("by", by), ("policy", &policy), ("match", &matched), ("reason", &reason)];
         let name = Name::new(&policy, &matched);
         let written = self.write(name.as_str(), RecordChange { fields: &fields, ..RecordChange::default() }).await?;
-        if let RecordWritten::Done { version, at, .. } = written {
-            note.entry(version, at).log();
+        match written {
+            RecordWritten::Done { version, at, .. } => Ok(note.entry(version, at)),
+            other => Err(StoreError::Unknown(format!("an entry of the audit was answered by {other:?}"))),
         }
-        Ok(())
     }
 
     /// See [`super::Overrides::audit`]. The parts answer for themselves. Entries are complete down

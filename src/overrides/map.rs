@@ -185,12 +185,13 @@ impl Map {
 
     /// Ends the entries whose time is over: `now` returns us by the clock of an entry's store, and
     /// `latest` is at least as late.
-    pub(super) fn expire(&self, latest: Micros, now: impl Fn(&Name) -> Micros) {
+    pub(super) fn expire(&self, latest: Micros, now: impl Fn(&Name) -> Micros) -> Vec<Arc<Entry>> {
         let mut index = self.lock();
         let due = index.ends.iter().take_while(|(end, _)| *end <= latest).filter(|(end, name)| *end <= now(name));
         let due: Vec<Arc<Entry>> =
             due.filter_map(|(_, name)| index.names.get(name.as_str()).map(|entry| entry.0.clone())).collect();
         due.iter().for_each(|entry| self.remove(&mut index, entry));
+        due
     }
 
     /// Ends the entries that `is_gone` selects.

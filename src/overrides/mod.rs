@@ -213,10 +213,13 @@ impl Overrides {
         loop {
             ticks.tick().await;
             match self.keeper.get() {
-                Some(Keeper::Redis(followed)) => self.map.expire(followed.latest(), |name| followed.now(name)),
+                Some(Keeper::Redis(followed)) => {
+                    let ended = self.map.expire(followed.latest(), |name| followed.now(name));
+                    ended.iter().for_each(|entry| followed.note_end(&entry.name));
+                }
                 Some(Keeper::File(_)) | None => {
                     let now = unix_micros();
-                    self.map.expire(now, |_| now);
+                    let _ = self.map.expire(now, |_| now);
                 }
             }
         }
@@ -254,39 +257,42 @@ impl Overrides {
         }
     }
 
-    /// Adds an entry to the audit that is no change of an override.
+    /// Adds an entry to the audit that is no change of an override. The log has it in any case.
     pub async fn note(self: &Arc<Self>, note: Note) {
         let written = match self.keeper.get() {
-            Some(Keeper::Redis(followed)) => {
-                let written = tokio::time::timeout(NOTE_WITHIN, followed.note(note)).await;
+            Some(Keeper::Redis(followed)) if followed.has_rights() => {
+                let written = tokio::time::timeout(NOTE_WITHIN, followed.note(note.clone())).await;
                 written.unwrap_or(Err(StoreError::Timeout)).map_err(|error| error.to_string())
             }
-            Some(Keeper::File(_)) | None => {
-                let overrides = self.clone();
+            _ => {
+                let (overrides, note) = (self.clone(), note.clone());
                 let written = tokio::task::spawn_blocking(move || overrides.note_here(note)).await;
                 written
                     .map_err(|error| error.to_string())
                     .and_then(|written| written.map_err(|error| error.to_string()))
             }
         };
-        if let Err(error) = written {
-            tracing::error!(error, "the audit lacks an entry");
+        match written {
+            Ok(entry) => entry.log(),
+            Err(error) => {
+                note.entry(0, unix_micros()).log();
+                tracing::error!(error, "the audit lacks an entry, which only the log has");
+            }
         }
     }
 
-    fn note_here(&self, note: Note) -> io::Result<()> {
+    fn note_here(&self, note: Note) -> io::Result<AuditEntry> {
         let now = unix_micros();
         if let Some(Keeper::File(file)) = self.keeper.get() {
             let mut file = lock(file);
             let entry = note.entry(file.next_version(now), now);
-            entry.log();
-            return file.write(entry, &self.map, now);
+            file.write(entry.clone(), &self.map, now)?;
+            return Ok(entry);
         }
         let mut memory = lock(&self.memory);
         let entry = note.entry(now.max(memory.newest() + 1), now);
-        entry.log();
-        memory.add_to_memory(entry);
-        Ok(())
+        memory.add_to_memory(entry.clone());
+        Ok(entry)
     }
 
     /// Up to `most` entries of the audit of versions below `before`, the newest first: all, or
@@ -298,10 +304,10 @@ impl Overrides {
         let is_wanted = |entry: &AuditEntry| policy.is_none_or(|policy| entry.policy.as_deref() == Some(policy));
         match self.keeper.get() {
             Some(Keeper::File(file)) => Ok(lock(file).audit.page(before, most, is_wanted)),
-            Some(Keeper::Redis(followed)) => {
+            Some(Keeper::Redis(followed)) if followed.has_rights() => {
                 followed.audit(before, most, is_wanted).await.map_err(|error| error.to_string())
             }
-            None => Ok(lock(&self.memory).page(before, most, is_wanted)),
+            _ => Ok(lock(&self.memory).page(before, most, is_wanted)),
         }
     }
 }

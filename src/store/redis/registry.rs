@@ -23,6 +23,7 @@ use super::protocol::failure::Failure;
 use super::protocol::keys::Tag;
 use super::protocol::reply::{NoVerdict, refused, text};
 use super::topology::Topology;
+use crate::limit::time::Micros;
 use crate::store::StoreError;
 
 /// Parts of the records.
@@ -156,6 +157,26 @@ impl Registry {
         let mut call = self.script(READ_CHANGES, shard);
         call.arg(since.map(id).unwrap_or_default()).arg(CHANGES);
         changes(&self.ask(shard, &call).await?).ok_or_else(unfit)
+    }
+
+    /// The version of the newest change of a part; 0 without one. Far cheaper than
+    /// [`Registry::changes`] where nothing has changed.
+    ///
+    /// # Errors
+    /// No server answers.
+    pub async fn newest(&self, shard: usize) -> Result<u64, StoreError> {
+        let mut call = redis::cmd("XREVRANGE");
+        call.arg(self.key(shard, "changes")).arg("+").arg("-").arg("COUNT").arg(1);
+        newest(&self.ask(shard, &call).await?).ok_or_else(unfit)
+    }
+
+    /// Now by the clock of the server of a part, us; by this node's while none is known.
+    pub fn now(&self, shard: usize) -> Micros {
+        let shared = &self.topology.shared;
+        match self.topology.owner(self.tags[shard].slot()) {
+            Some(lane) => shared.time().unwrap_or_else(|| lane.shard().shard_now()),
+            None => shared.clock.now(),
+        }
     }
 
     /// A page of the records of a part from a cursor on, 0 first, and the next cursor, 0 at the end.
@@ -332,6 +353,14 @@ fn changes(reply: &Value) -> Option<RecordChanges> {
     let [now, newest, changes] = items(reply)? else { return None };
     let changes = items(changes)?.iter().filter_map(logged).collect();
     Some(RecordChanges { now: number(now)?, newest: version(newest)?, changes })
+}
+
+fn newest(reply: &Value) -> Option<u64> {
+    match items(reply)? {
+        [] => Some(0),
+        [entry] => version(items(entry)?.first()?),
+        _ => None,
+    }
 }
 
 fn page(reply: &Value) -> Option<(u64, Vec<(String, String)>)> {
