@@ -84,22 +84,37 @@ impl Followed {
         !self.has_no_rights.load(Ordering::Relaxed)
     }
 
-    /// Waits for a message, and asks for changes.
+    /// Follows all parts, each for itself: a server that does not answer delays no other. Never
+    /// returns.
     pub(super) async fn follow(&self, map: &Map) {
-        let woken = timeout(EVERY, self.registry.woken.notified()).await;
-        if woken.is_ok() {
-            tokio::time::sleep(TOGETHER).await;
+        let parts = join_all((0..SHARDS).map(|place| self.follow_one(place, map)));
+        tokio::join!(parts, self.keep_subscribed());
+    }
+
+    async fn follow_one(&self, place: usize, map: &Map) {
+        let mut woken = self.registry.woken.subscribe();
+        loop {
+            let message = timeout(EVERY, woken.changed()).await;
+            if message.is_ok() {
+                tokio::time::sleep(TOGETHER).await;
+                woken.mark_unchanged();
+            }
+            self.ask_one(place, map).await;
         }
-        self.ask(map).await;
+    }
+
+    async fn keep_subscribed(&self) {
+        loop {
+            if self.is_loaded() {
+                self.registry.subscribe().await;
+            }
+            tokio::time::sleep(EVERY).await;
+        }
     }
 
     /// Asks for the changes of all parts.
     pub(super) async fn ask(&self, map: &Map) {
-        self.registry.subscribe().await;
-        join_all((0..SHARDS).map(|shard| self.ask_one(shard, map))).await;
-        if self.is_loaded() {
-            self.registry.hold_checks(false);
-        }
+        join_all((0..SHARDS).map(|place| self.ask_one(place, map))).await;
     }
 
     /// Asks for the changes of one part, and notes why it does not answer.
@@ -110,11 +125,15 @@ impl Followed {
             Ok(()) => {
                 shard.complete_at.store(unix_micros(), Ordering::Relaxed);
                 shard.trouble.store(None);
+                if self.is_loaded() {
+                    self.registry.hold_checks(false);
+                }
                 self.has_no_rights.store(false, Ordering::Relaxed);
             }
             Err(error) => {
                 if lacks_rights(&error) && !self.has_no_rights.swap(true, Ordering::Relaxed) {
                     tracing::warn!(%error, "this node can have no overrides, since it lacks rights in Redis");
+                    self.registry.hold_checks(false);
                 }
                 shard.trouble.store(Some(Arc::new(error.to_string())));
             }

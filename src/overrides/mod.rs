@@ -227,9 +227,7 @@ impl Overrides {
 
     async fn follow(&self) {
         match self.keeper.get() {
-            Some(Keeper::Redis(followed)) => loop {
-                followed.follow(&self.map).await;
-            },
+            Some(Keeper::Redis(followed)) => followed.follow(&self.map).await,
             Some(Keeper::File(_)) | None => std::future::pending().await,
         }
     }

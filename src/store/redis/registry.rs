@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use super::connect::attempt::Attempt;
 use super::connect::connection::Connection;
@@ -23,7 +23,7 @@ use super::protocol::failure::Failure;
 use super::protocol::keys::Tag;
 use super::protocol::reply::{NoVerdict, refused, text};
 use super::topology::Topology;
-use crate::limit::time::Micros;
+use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::store::StoreError;
 
 /// Parts of the records.
@@ -34,6 +34,9 @@ const MOST_IN_SHARD: usize = 16_384;
 
 /// How long a server may take to connect, and to answer.
 const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a failure to connect stands for further ones, us.
+const AGAIN: Micros = 250 * MICROS_PER_MILLI;
 
 /// How often a call is sent that no server executes, and the pause between.
 const TRIES: usize = 40;
@@ -52,10 +55,20 @@ pub struct Registry {
     topology: Arc<Topology>,
     tags: Vec<Tag>,
     channel: String,
-    connections: Mutex<HashMap<Address, Connection>>,
+    links: Mutex<HashMap<Address, Arc<tokio::sync::Mutex<Link>>>>,
     subscription: tokio::sync::Mutex<Option<(Address, Subscription)>>,
-    /// Wakes the task that asks for changes.
-    pub woken: Arc<Notify>,
+    /// Changes with each message of another node.
+    pub woken: watch::Sender<u64>,
+}
+
+/// The connection to a server.
+#[derive(Debug, Default)]
+enum Link {
+    #[default]
+    New,
+    Open(Connection),
+    /// It could not be opened, us.
+    Failed(Failure, Micros),
 }
 
 /// A change to write.
@@ -120,8 +133,8 @@ impl Registry {
         // `%o` begins no key of a check.
         let tags = (0..SHARDS).map(|shard| Tag::unescaped(prefix, &format!("%o{shard}"))).collect();
         let channel = format!("{{{prefix}:%o}}changes");
-        let (connections, subscription, woken) = Default::default();
-        Self { topology, tags, channel, connections, subscription, woken }
+        let (links, subscription, woken) = Default::default();
+        Self { topology, tags, channel, links, subscription, woken }
     }
 
     /// The part of a name.
@@ -219,7 +232,7 @@ impl Registry {
         let Some(address) = primaries.into_iter().next() else { return };
         let (shared, woken, attempt) = (&self.topology.shared, self.woken.clone(), Attempt::default());
         let dialed = shared.address_map().get(&address.lowercase()).unwrap_or(&address).clone();
-        let wake = move || woken.notify_one();
+        let wake = move || woken.send_modify(|messages| *messages += 1);
         let opening =
             Subscription::open(&dialed, &shared.credentials, &self.channel, &attempt, shared.clock.clone(), wake);
         if let Ok(open) = attempt.within(TIMEOUT, opening).await {
@@ -256,7 +269,7 @@ impl Registry {
             let reply = match bounded(TIMEOUT, connection.send(call)).await {
                 Ok(reply) => reply,
                 Err(failure) => {
-                    self.lock().remove(address);
+                    self.forget(address);
                     return Err(StoreError::Unknown(format!("{address}: {failure}")));
                 }
             };
@@ -278,29 +291,44 @@ impl Registry {
         Err(last)
     }
 
+    /// The connection to a server. The calls of all parts wait for one attempt to open it, and share
+    /// its failure for a while.
     async fn connection(&self, address: &Address) -> Result<Connection, Failure> {
-        let known = self.lock().get(address).cloned();
-        if let Some(mut known) = known
-            && !known.has_ended()
+        let link = {
+            let primaries = self.topology.primaries();
+            let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+            links.retain(|known, _| known == address || primaries.contains(known));
+            links.entry(address.clone()).or_default().clone()
+        };
+        let mut link = link.lock().await;
+        let (shared, now) = (&self.topology.shared, self.topology.shared.clock.now());
+        if let Link::Open(connection) = &mut *link
+            && !connection.has_ended()
         {
-            return Ok(known);
+            return Ok(connection.clone());
+        }
+        if let Link::Failed(failure, at) = &*link
+            && now < *at + AGAIN
+        {
+            return Err(failure.clone());
         }
         let attempt = Attempt::default();
         let opening = async {
-            let mut new = self.topology.shared.connect(address, &attempt).await?;
+            let mut new = shared.connect(address, &attempt).await?;
             new.send(&name()).await?;
             Ok(new)
         };
-        let new = attempt.within(TIMEOUT, opening).await?;
-        let mut connections = self.lock();
-        let primaries = self.topology.primaries();
-        connections.retain(|known, _| primaries.contains(known));
-        connections.insert(address.clone(), new.clone());
-        Ok(new)
+        let opened = attempt.within(TIMEOUT, opening).await;
+        *link = match &opened {
+            Ok(connection) => Link::Open(connection.clone()),
+            Err(failure) => Link::Failed(failure.clone(), shared.clock.now()),
+        };
+        opened
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Address, Connection>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Gives up a connection whose answer is late or broken.
+    fn forget(&self, address: &Address) {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
     }
 }
 

@@ -228,13 +228,15 @@ impl RedisStore {
     }
 
     fn owner(&self, slot: u16) -> Result<Lane, StoreError> {
-        if self.topology.shared.holds_checks() {
-            return Err(StoreError::Unreachable(NO_OVERRIDES.into()));
-        }
-        self.topology.owner(slot).ok_or_else(|| {
+        let owner = self.topology.owner(slot).ok_or_else(|| {
             self.topology.shared.request_refresh();
             StoreError::Unreachable(self.topology.nobody(slot))
-        })
+        })?;
+        // A lane that is not connected has a reason of its own.
+        if self.topology.shared.holds_checks() && owner.is_up() {
+            return Err(StoreError::Unreachable(NO_OVERRIDES.into()));
+        }
+        Ok(owner)
     }
 }
 
