@@ -164,8 +164,11 @@ impl Server {
         }
         let (shutdown, limits) = (config.shutdown, config.limits);
         let lifecycle = Lifecycle::default();
-        if !waits && engine.overrides().loaded().now_or_never().is_some() {
-            lifecycle.advance(Phase::Serving);
+        if engine.overrides().loaded().now_or_never().is_some() {
+            engine.overrides().let_checks_pass();
+            if !waits {
+                lifecycle.advance(Phase::Serving);
+            }
         }
         let reloader = Arc::new(Reloader::new(setup, config, engine.clone()));
         let node = Node {
@@ -324,6 +327,7 @@ async fn become_ready(node: &Node) {
     if node.reloader.control_plane().is_none_or(|xds| xds.ready_without_rules) {
         node.lifecycle.advance(Phase::Serving);
     }
+    node.engine.overrides().let_checks_pass();
     std::future::pending().await
 }
 

@@ -125,15 +125,11 @@ impl Followed {
             Ok(()) => {
                 shard.complete_at.store(unix_micros(), Ordering::Relaxed);
                 shard.trouble.store(None);
-                if self.is_loaded() {
-                    self.registry.hold_checks(false);
-                }
                 self.has_no_rights.store(false, Ordering::Relaxed);
             }
             Err(error) => {
                 if lacks_rights(&error) && !self.has_no_rights.swap(true, Ordering::Relaxed) {
                     tracing::warn!(%error, "this node can have no overrides, since it lacks rights in Redis");
-                    self.registry.hold_checks(false);
                 }
                 shard.trouble.store(Some(Arc::new(error.to_string())));
             }

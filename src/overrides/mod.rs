@@ -63,6 +63,9 @@ const EVERY: Duration = Duration::from_millis(100);
 /// Longest time for an entry of the audit that is no change of an override. Its act is done.
 const NOTE_WITHIN: Duration = Duration::from_secs(2);
 
+/// How often a node that starts looks whether it has the entries.
+const LOADED_EVERY: Duration = Duration::from_millis(10);
+
 /// How often the node looks whether it must note which entries it cannot count, and after how many
 /// looks it does so because of changes.
 const NOTED_EVERY: Duration = Duration::from_secs(1);
@@ -124,7 +127,14 @@ impl Overrides {
     /// Waits until the node has the entries. It is not ready before.
     pub async fn loaded(&self) {
         while !self.is_loaded() {
-            tokio::time::sleep(EVERY).await;
+            tokio::time::sleep(LOADED_EVERY).await;
+        }
+    }
+
+    /// Lets the store decide checks, which the fallback did until the entries were there.
+    pub fn let_checks_pass(&self) {
+        if let Some(Keeper::Redis(followed)) = self.keeper.get() {
+            followed.registry.hold_checks(false);
         }
     }
 
