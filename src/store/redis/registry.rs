@@ -332,9 +332,10 @@ impl Registry {
     }
 }
 
-/// Whether the user of this node lacks the rights for the records.
+/// Whether the server forbids this node a command that the records need, or does not know it.
 pub fn lacks_rights(error: &StoreError) -> bool {
-    matches!(error, StoreError::Refused(why) if why.starts_with("NOPERM") || why.contains("lacks a right"))
+    const WORDS: [&str; 4] = ["NOPERM", "lacks a right", "does not know the command", "forbids a command"];
+    matches!(error, StoreError::Refused(why) if WORDS.iter().any(|words| why.contains(words)))
 }
 
 fn id(version: u64) -> String {
