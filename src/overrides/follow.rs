@@ -32,6 +32,9 @@ use crate::store::redis::registry::{
 /// How long a node waits for a message before it asks for changes.
 const EVERY: Duration = Duration::from_millis(500);
 
+/// The same after a failure.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// Messages of this time are one reason to ask.
 const TOGETHER: Duration = Duration::from_millis(10);
 
@@ -94,7 +97,8 @@ impl Followed {
     async fn follow_one(&self, place: usize, map: &Map) {
         let mut woken = self.registry.woken.subscribe();
         loop {
-            let message = timeout(EVERY, woken.changed()).await;
+            let is_well = self.shards[place].trouble.load().is_none();
+            let message = timeout(if is_well { EVERY } else { AGAIN }, woken.changed()).await;
             if message.is_ok() {
                 tokio::time::sleep(TOGETHER).await;
                 woken.mark_unchanged();

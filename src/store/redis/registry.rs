@@ -38,8 +38,9 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a failure to connect stands for further ones, us.
 const AGAIN: Micros = 250 * MICROS_PER_MILLI;
 
-/// How often a call is sent that no server executes, and the pause between.
+/// How often a change is sent that no server executes, how often a question, and the pause between.
 const TRIES: usize = 40;
+const REDIRECTIONS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// The most changes of an answer, and about how many records of a page.
@@ -159,7 +160,7 @@ impl Registry {
             .arg(most)
             .arg(kept_for);
         change.fields.iter().for_each(|(name, value)| _ = call.arg(name).arg(value));
-        written(&self.ask(shard, &call).await?).ok_or_else(unfit)
+        written(&self.send(shard, &call, TRIES).await?).ok_or_else(unfit)
     }
 
     /// The changes since a version; none before the first load of a part.
@@ -251,11 +252,18 @@ impl Registry {
         call
     }
 
-    /// Sends a call to the primary of a part. Sends it again only if no server executed it.
-    async fn ask(&self, shard: usize, call: &Cmd) -> Result<Value, StoreError> {
+    /// Sends a question to the primary of a part. The node asks again soon, so only redirections are
+    /// followed.
+    async fn ask(&self, shard: usize, question: &Cmd) -> Result<Value, StoreError> {
+        self.send(shard, question, REDIRECTIONS).await
+    }
+
+    /// Sends a call to the primary of a part, up to `tries` times. Sends it again only if no server
+    /// executed it.
+    async fn send(&self, shard: usize, call: &Cmd, tries: usize) -> Result<Value, StoreError> {
         let slot = self.tags[shard].slot();
         let mut last = StoreError::Unreachable(self.topology.nobody(slot));
-        for _ in 0..TRIES {
+        for _ in 0..tries {
             let Some(lane) = self.topology.owner(slot) else {
                 self.topology.shared.request_refresh();
                 tokio::time::sleep(PAUSE).await;
