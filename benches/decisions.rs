@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::io::Write;
 use std::net::Ipv4Addr;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
@@ -193,6 +194,56 @@ fn leases(c: &mut Criterion) {
     }
 }
 
+/// A whole check by the embedded store: without overrides, beside a million of other keys, and of
+/// keys that have one. Also prints the load time and the memory of a million.
+fn overrides(c: &mut Criterion) {
+    const COUNT: usize = 1_000_000;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("overrides.jsonl");
+    let mut file = std::io::BufWriter::new(std::fs::File::create(&path).unwrap());
+    for number in 0..COUNT {
+        let (matched, limit) = (format!("key:customer-{number:07}"), MAX_UNITS - number as u64 % 10);
+        let stored = format!(
+            r#"{{"version":{},"at":1795000000000000,"expires_at":0,"quotas":["{limit} per 10s"],"reason":"contract {number}","by":"support"}}"#,
+            number + 1
+        );
+        writeln!(file, r#"{{"entry":{{"policy":"bench","matched":"{matched}","stored":{stored}}}}}"#).unwrap();
+    }
+    file.flush().unwrap();
+    let engine = |is_loaded: bool| {
+        let by_name = BTreeMap::from([("bench".to_owned(), policy(ONE))]);
+        let policies = Policies { by_name, version: String::new(), origin: "bench".into(), loaded_at: 0 };
+        let prefilter = Prefilter::new(1000, Duration::from_secs(1), Arc::default());
+        let store = || MemoryStore::new(Clock::system(), 2_000_000);
+        let fallback = FallbackStore::new(store(), NonZeroU64::MIN);
+        let engine = Engine::new(policies, prefilter, Store::Memory(store()), fallback, Clock::system());
+        if is_loaded {
+            let (before, clock) = (resident(), Clock::system());
+            let since = clock.now();
+            engine.overrides().open_file(&path).unwrap();
+            let (took, growth) = ((clock.now() - since) / 1000, resident() - before);
+            println!("overrides: {COUNT} take {took} ms to load and {} bytes of resident memory each", growth / COUNT);
+        }
+        engine
+    };
+    let (empty, loaded) = (engine(false), engine(true));
+    let mut group = c.benchmark_group("check");
+    for (name, engine, key) in
+        [("0 overrides", &empty, "user"), ("1000000 of others", &loaded, "user"), ("its own", &loaded, "customer")]
+    {
+        let key = |number: usize| format!("{key}-{:07}", number * 991);
+        let checks: Vec<_> = (0..1000).map(|number| Check::new("bench".into(), key(number), 1, Door::Http)).collect();
+        let mut next = 0;
+        group.bench_function(name, |b| {
+            b.to_async(&runtime).iter(|| {
+                next = (next + 7919) % checks.len();
+                engine.check(&checks[next])
+            });
+        });
+    }
+}
+
 fn redis(c: &mut Criterion) {
     let Some((runtime, store)) = redis_store() else { return };
     let mut group = c.benchmark_group("Redis");
@@ -237,5 +288,5 @@ fn resident() -> usize {
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-criterion_group!(benches, footprint, core, memory, prefilter, lists, leases, redis);
+criterion_group!(benches, footprint, core, memory, prefilter, lists, leases, overrides, redis);
 criterion_main!(benches);

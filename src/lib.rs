@@ -84,7 +84,7 @@
 //! and `http/gate` renders the answer. Steps 3 to 8 are the same.
 //!
 //! Two rules keep the code testable. Time is a parameter, which only [`clock`] reads. Imports point
-//! one way, `http -> gateway -> engine -> prefilter, store -> limit` (`tests/layers.rs`).
+//! one way, `http -> gateway -> engine -> overrides, prefilter, store -> limit` (`tests/layers.rs`).
 //!
 //! The modules are declared in reading order.
 
@@ -110,6 +110,8 @@ pub mod store;
 pub mod access;
 
 pub mod config;
+
+pub mod overrides;
 
 pub mod prefilter;
 

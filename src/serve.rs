@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,6 +83,8 @@ pub enum ServeError {
     Listen { address: SocketAddr, error: io::Error },
     #[error("cannot start threads: {0}")]
     Threads(io::Error),
+    #[error("cannot open the file of the overrides, {}: {error}", path.display())]
+    Overrides { path: PathBuf, error: io::Error },
     #[error("cannot open the store: {0}")]
     Store(String),
     #[error(transparent)]
@@ -139,14 +142,33 @@ impl Server {
         let tracing = start_tracing(&config, keys.clone(), &clock)?;
         let generations = Arc::new(Generations::default());
         let store = open_store(&config, &clock, &counting, &generations, &workers).await?;
+        let (registry, is_known) = match &store {
+            Store::Redis(redis) => (Some(redis.registry()), redis.known().now_or_never().is_some()),
+            Store::Memory(_) => (None, false),
+        };
         let prefilter = Prefilter::new(config.prefilter.max_keys, config.prefilter.max_denial, generations);
         let fallback = MemoryStore::new(counting, config.max_keys).named("fallback");
         let fallback = FallbackStore::new(fallback, config.expected_nodes);
         let engine = Engine::new(&config, prefilter, store, fallback, clock);
+        if let Some(registry) = registry {
+            engine.overrides().open_registry(registry);
+            // A store that has not answered will hardly do so now.
+            let patience = if is_known { timeouts::STORE_START } else { Duration::ZERO };
+            if tokio::time::timeout(patience, engine.overrides().load()).await.is_err() {
+                tracing::warn!("the overrides are not loaded yet; the fallback answers checks until they are");
+            }
+        }
+        if let Some(path) = &config.overrides_file {
+            let opened = engine.overrides().open_file(path);
+            opened.map_err(|error| ServeError::Overrides { path: path.clone(), error })?;
+        }
         let (shutdown, limits) = (config.shutdown, config.limits);
         let lifecycle = Lifecycle::default();
-        if !waits {
-            lifecycle.advance(Phase::Serving);
+        if engine.overrides().loaded().now_or_never().is_some() {
+            engine.overrides().let_checks_pass();
+            if !waits {
+                lifecycle.advance(Phase::Serving);
+            }
         }
         let reloader = Arc::new(Reloader::new(setup, config, engine.clone()));
         let node = Node {
@@ -231,6 +253,8 @@ impl Server {
             () = accept_if_any(metrics.as_ref()) => {}
             () = xds::follow(&node) => {}
             () = sweep(&node.engine) => {}
+            () = node.engine.keep_overrides() => {}
+            () = become_ready(&node) => {}
             () = observe(&node) => {}
             () = node.reloader.watch() => {}
             () = drain(stop, &node, shutdown.delay) => {}
@@ -299,6 +323,17 @@ async fn accept_if_any(connections: Option<&Connections>) {
         Some(connections) => connections.accept().await,
         None => std::future::pending().await,
     }
+}
+
+/// Makes the node ready once it has its overrides, unless it also waits for a control plane. Never
+/// returns.
+async fn become_ready(node: &Node) {
+    node.engine.overrides().loaded().await;
+    if node.reloader.control_plane().is_none_or(|xds| xds.ready_without_rules) {
+        node.lifecycle.advance(Phase::Serving);
+    }
+    node.engine.overrides().let_checks_pass();
+    std::future::pending().await
 }
 
 /// Waits for `stop`, then for `delay` while readiness fails.

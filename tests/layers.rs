@@ -50,6 +50,11 @@ const MODULES: &[(&str, &[&str])] = &[
     ("prefilter", &["limit", "telemetry::instrument", "store::Generations", "store::Taken"]),
     // Sends notices of the engine's decisions; asks nobody.
     ("notices", &["limit", "clock::Clock", "telemetry::limiter"]),
+    // The limits that operators change at run time, in memory and at their keeper.
+    (
+        "overrides",
+        &["limit", "clock", "config::Policies", "config::inline", "store::StoreError", "store::redis"],
+    ),
     // The path of a check through the pre-filter and the store, by the policies in force. It parses
     // the quotas of a request as the configuration parses its own.
     (
@@ -69,6 +74,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "store",
             "prefilter",
             "notices",
+            "overrides",
         ],
     ),
     // Reads the configuration again and applies it.
@@ -102,6 +108,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "config::Gates",
             "config::Fault",
             "config::Place",
+            "overrides",
             "reload",
             "fields",
         ],
@@ -169,6 +176,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "telemetry",
             "store",
             "notices",
+            "overrides",
             "engine",
             "reload",
             "load",
@@ -179,9 +187,10 @@ const CRATES: &[(&str, &[&str])] = &[
             "cli",
         ],
     ),
-    // Wire formats end at the surface; the configuration has its own parser.
-    ("serde", &["notices", "http", "cli"]),
-    ("serde_json", &["notices", "http", "cli"]),
+    // Wire formats end at the surface and at the keeper of overrides; the configuration has its own
+    // parser.
+    ("serde", &["notices", "overrides", "http", "cli"]),
+    ("serde_json", &["notices", "overrides", "http", "cli"]),
     // The configuration loads certificates; listeners and clients use them.
     ("rustls", &["config", "store", "notices", "reload", "serve", "cli"]),
     ("tokio_rustls", &["store", "serve", "cli"]),

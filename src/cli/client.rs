@@ -125,12 +125,20 @@ impl Node {
         self.call(Method::POST, path, body.to_string().into())
     }
 
-    /// Calls `DELETE path`.
+    /// Calls `PUT path` with a JSON body.
     ///
     /// # Errors
     /// As [`Node::get`].
-    pub(super) fn delete(&self, path: &str) -> Result<Answer, String> {
-        self.call(Method::DELETE, path, Bytes::new())
+    pub(super) fn put(&self, path: &str, body: &serde_json::Value) -> Result<Answer, String> {
+        self.call(Method::PUT, path, body.to_string().into())
+    }
+
+    /// Calls `DELETE path`, with a JSON body if there is one.
+    ///
+    /// # Errors
+    /// As [`Node::get`].
+    pub(super) fn delete(&self, path: &str, body: Option<&serde_json::Value>) -> Result<Answer, String> {
+        self.call(Method::DELETE, path, body.map(ToString::to_string).unwrap_or_default().into())
     }
 
     fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {

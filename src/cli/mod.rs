@@ -31,6 +31,8 @@ mod reload;
 
 mod policies;
 
+mod overrides;
+
 mod health;
 
 mod scripts;
@@ -102,6 +104,8 @@ enum Command {
     Import(import::Args),
     /// Show the policies of a running node. Exit code: 0 shown, 1 not.
     Policies(policies::Args),
+    /// List and change the overrides of a running node. Exit code: 0 done, 1 not.
+    Overrides(overrides::Args),
     /// Ask a running node whether it is ready. Exit code: 0 ready, 1 not.
     Health(health::Args),
     /// Print a script that servers run, with its keys, arguments and reply. Without a name: the
@@ -197,6 +201,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Explain(args) => (explain::run(&args), 1),
         Command::Import(args) => (import::run(&args), 1),
         Command::Policies(args) => (policies::run(&args), 1),
+        Command::Overrides(args) => (overrides::run(&args), 1),
         Command::Health(args) => (health::run(&args), 1),
         Command::Scripts(args) => (scripts::run(&args), 1),
         Command::Top(args) => (top::run(args), 1),

@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
 
 pub(super) fn reset(args: &ResetArgs) -> Result<ExitCode, String> {
     let query = parameters(&[("policy", &args.policy), ("key", &args.key)]);
-    show(&args.node.delete(&format!("/v1/usage?{query}"))?, args.json, "reset: ")
+    show(&args.node.delete(&format!("/v1/usage?{query}"), None)?, args.json, "reset: ")
 }
 
 /// Prints a decision behind a `word`, its quotas and the charges that the node lists.

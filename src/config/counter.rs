@@ -104,6 +104,10 @@ impl Policies {
                 )
             })
         });
-        single_ticks.chain(self.idle_candidates()).chain(self.long_leases()).chain(self.idle_quotas())
+        single_ticks
+            .chain(self.idle_candidates())
+            .chain(self.long_leases())
+            .chain(self.idle_quotas())
+            .chain(self.apart_plans())
     }
 }

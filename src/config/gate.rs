@@ -78,6 +78,8 @@ pub struct Rule {
     pub line: usize,
     /// None: every request.
     pub matches: Option<RuleMatch>,
+    /// The plan of each check, if the template has its values.
+    pub plan: Option<Template>,
     /// All are charged or none. Empty: allowed, and nothing counts.
     pub checks: Vec<GateCheck>,
 }

@@ -2,11 +2,17 @@
 
 use std::rc::Rc;
 
+use ipnet::IpNet;
+
 use crate::limit::calendar::UTC;
+use crate::limit::network::Network;
 use crate::limit::policy::{Options, Policy};
 use crate::limit::quota::{Anchor, MAX_QUOTAS, Quota, Rule};
+use crate::limit::ticks::Ticks;
 
-use super::fault::{Fault, Place, Reading};
+use super::fault::{Fault, Faults, Place, Reading};
+use super::lease;
+use super::matcher::MATCHER_KINDS;
 use super::node::{Member, Node, Value};
 use super::quota::{self, Form};
 use super::settings::window;
@@ -32,13 +38,35 @@ pub struct QuotaFault {
     pub message: String,
 }
 
+/// Reads a matcher, `kind` being `key`, `prefix` or `cidr`, for keys of `policy`. Returns its text
+/// in the one spelling that equal matchers have.
+///
+/// # Errors
+/// Why `text` matches no key.
+pub fn matcher(policy: &Policy, kind: &str, text: &str) -> Result<String, String> {
+    let reading = Rc::new(Reading::default());
+    let known = MATCHER_KINDS.iter().find(|known| known.one == kind);
+    let known = known.ok_or_else(|| "must be `key`, `prefix` or `cidr`".to_owned())?;
+    let value = Value::Text { text: text.to_owned(), quoted: true };
+    let node = Node { place: Place::Source, name: format!("`{kind}`"), value, reading: reading.clone() };
+    let spelling = (known.read)(&node, policy.key_type).map(|matcher| matcher.pattern().to_string());
+    let first = |faults: Faults| faults.iter().map(|fault| fault.message.clone()).next().unwrap_or_default();
+    reading.conclude("", spelling).map_err(first)
+}
+
+/// The network that a matcher of the kind `cidr` writes.
+pub fn network(text: &str) -> Option<Network> {
+    let network: IpNet = text.parse().ok()?;
+    Network::new(network.addr(), network.prefix_len())
+}
+
 /// Parses the quotas in `written`, in the form that the quotas of `policy` have.
 ///
 /// # Errors
 /// Every fault at once.
 pub fn quotas(policy: &Policy, written: &[QuotaSpec]) -> Result<Vec<Quota>, Vec<QuotaFault>> {
     if written.is_empty() || written.len() > MAX_QUOTAS {
-        let message = format!("a check brings 1 to {MAX_QUOTAS} quotas, not {}", written.len());
+        let message = format!("there may be 1 to {MAX_QUOTAS} quotas, not {}", written.len());
         return Err(vec![QuotaFault { pointer: Vec::new(), message }]);
     }
     let reading = Rc::new(Reading::default());
@@ -60,14 +88,40 @@ pub fn policy(policy: &Policy, quotas: Vec<Quota>) -> Policy {
     // No policy name may contain `~`. Limits of Envoy's requests count under their unit.
     let own = || format!("{}~{}", policy.name, &hash[..16]).into();
     let counters = policy.options.counters.clone().unwrap_or_else(own);
-    let options =
-        Options { lists: None, candidate: None, lease: None, counters: Some(counters), ..policy.options.clone() };
+    let options = Options {
+        lists: None,
+        candidate: None,
+        plans: None,
+        lease: None,
+        counters: Some(counters),
+        ..policy.options.clone()
+    };
     Policy { quotas, options, ..policy.clone() }
+}
+
+/// The policy with these quotas for some of its keys, and with the counters and the lease that it
+/// has.
+///
+/// # Errors
+/// Shared counters live no longer than the windows of the file.
+pub fn instead(policy: &Policy, mut quotas: Vec<Quota>) -> Result<Policy, String> {
+    let life = policy.ticks().map(Ticks::life);
+    for quota in &mut quotas {
+        if let (Rule::SlidingCounter(ticks), Some(life)) = (&mut quota.rule, life) {
+            if ticks.shared && ticks.longest() > life {
+                return Err("shared counters live only as long as the longest window of the file".to_owned());
+            }
+            *ticks = ticks.with_life(life);
+        }
+    }
+    let (quotas, lease) = lease::instead(policy, quotas);
+    let options = Options { lists: None, candidate: None, plans: None, lease, ..policy.options.clone() };
+    Ok(Policy { quotas, options, ..policy.clone() })
 }
 
 /// The token bucket of `policy` with other numbers. The counters are those of the policy.
 pub fn bucket(policy: &Policy, quota: Quota) -> Policy {
-    let options = Options { lists: None, candidate: None, lease: None, ..policy.options.clone() };
+    let options = Options { lists: None, candidate: None, plans: None, lease: None, ..policy.options.clone() };
     Policy { quotas: vec![quota], options, ..policy.clone() }
 }
 

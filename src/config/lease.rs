@@ -87,6 +87,21 @@ impl LeaseSpec<'_> {
     }
 }
 
+/// Quotas that replace those of a policy for some keys, and the lease that they may keep. Quotas
+/// for which its span is too long have none: the store decides each check.
+pub(super) fn instead(policy: &Policy, quotas: Vec<Quota>) -> (Vec<Quota>, Option<Lease>) {
+    let Some(lease) = policy.options.lease else { return (quotas, None) };
+    let leased: Option<Vec<Quota>> = match policy.algorithm {
+        Algorithm::TokenBucket => quotas.iter().map(|quota| with_less_burst(quota, lease.span)).collect(),
+        _ => Some(quotas.clone()),
+    };
+    let fits = |quotas: &Vec<Quota>| quotas.iter().all(|quota| lease.span <= quota.window / MOST);
+    match leased.filter(fits) {
+        Some(leased) => (leased, Some(lease)),
+        None => (quotas, None),
+    }
+}
+
 /// A token bucket without the units that refill in a span, which its nodes may hold. None if
 /// nothing is left.
 fn with_less_burst(quota: &Quota, span: Micros) -> Option<Quota> {

@@ -53,6 +53,8 @@ mod idle_quotas;
 
 mod candidate;
 
+mod plans;
+
 mod lease;
 
 mod notify;
@@ -93,6 +95,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -149,6 +152,8 @@ pub struct Config {
     pub gates: Arc<Gates>,
     /// The origins of the nodes that the dashboard compares; a reload applies them.
     pub dashboard_nodes: Arc<Vec<String>>,
+    /// The file of the overrides, for the embedded store.
+    pub overrides_file: Option<PathBuf>,
     /// The files that the configuration was read from; none for the built-in example.
     pub files: Vec<Watched>,
     /// Risks that are no faults, such as a private key that every user may read.

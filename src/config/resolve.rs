@@ -17,16 +17,18 @@ use super::fault::{Faults, Reading};
 use super::files::Files;
 use super::gates::{Known, gates};
 use super::node::Node;
+use super::plans::with_plans;
 use super::policy::{Defaults, policy};
 use super::resp::{THROTTLE, refuse_unfit, throttle};
 use super::section::Section;
 use super::setting::Values;
 use super::settings::limits::{IDLE_TIMEOUT, MAX_CONNECTIONS, REQUEST_TIMEOUT};
 use super::source::{Overrides, Source, is_standard_input};
-use super::store::store;
+use super::store::{Stores, store};
 use super::watched::{Watched, is_other};
 use super::{
-    Config, Limits, Policies, PrefilterConfig, Shutdown, TRACE_ID, TelemetryConfig, reader, settings, version,
+    Config, Limits, Policies, PrefilterConfig, Shutdown, StoreConfig, TRACE_ID, TelemetryConfig, reader, settings,
+    version,
 };
 use super::{auth::auth, listen::listen, listen::metrics_listen, resp::resp, tls::tls};
 use crate::timeouts::least_request_timeout;
@@ -146,6 +148,7 @@ fn resolve(root: &Section<'_>, overrides: &Overrides) -> Option<Config> {
     let policies = policies.map(|policies| with_limits(policies, of_envoy.unwrap_or_default()));
     let limits = limits(root, policies.as_ref());
     let gates = gates(root, &Known { names: &names, policies: policies.as_ref() });
+    let overrides_file = overrides_file(root, store.as_ref());
     Some(Config {
         listen,
         admin_listen,
@@ -160,6 +163,7 @@ fn resolve(root: &Section<'_>, overrides: &Overrides) -> Option<Config> {
         envoy,
         gates: Arc::new(gates),
         dashboard_nodes: Arc::new(dashboard(root)),
+        overrides_file,
         access: access?,
         policies: policies?,
         max_keys: store.as_ref()?.max_keys,
@@ -178,6 +182,16 @@ fn prefilter(root: &Section<'_>) -> PrefilterConfig {
 fn expected_nodes(root: &Section<'_>) -> Option<NonZeroU64> {
     use settings::fallback::{EXPECTED_NODES, SHAPE};
     NonZeroU64::new(root.section("fallback", &SHAPE).read(&EXPECTED_NODES))
+}
+
+fn overrides_file(root: &Section<'_>, stores: Option<&Stores>) -> Option<PathBuf> {
+    use settings::overrides::{FILE, SHAPE};
+    let section = root.section("overrides", &SHAPE);
+    let node = section.member(FILE.name)?;
+    if stores.is_some_and(|stores| stores.config != StoreConfig::Embedded) {
+        node.note("`file` is for the embedded store: Redis keeps the overrides beside the counts, so leave it out");
+    }
+    node.path("a file such as `overrides.jsonl`")
 }
 
 fn shutdown(root: &Section<'_>) -> Shutdown {
@@ -258,7 +272,7 @@ fn policies(root: &Section<'_>, defaults: Defaults, with_throttle: bool) -> Opti
     if read.len() < members.len() {
         return None;
     }
-    let mut read = counter::with_shared_life(members, read);
+    let mut read = with_plans(root, counter::with_shared_life(members, read));
     if with_throttle {
         match read.iter().zip(members).find(|(policy, _)| policy.name == THROTTLE) {
             Some((policy, member)) => refuse_unfit(member, policy),

@@ -157,6 +157,7 @@ impl Config {
             limits,
             tls,
             envoy,
+            overrides_file,
             access: _,
             policies: _,
             gates: _,
@@ -185,6 +186,7 @@ impl Config {
             (root::FALLBACK.name, *expected_nodes != running.expected_nodes),
             (root::LIMITS.name, *limits != running.limits && !self.limits_follow(running)),
             (root::ENVOY.name, fixed_of_envoy(envoy) != fixed_of_envoy(&running.envoy)),
+            (root::OVERRIDES.name, *overrides_file != running.overrides_file),
             (root::SHUTDOWN.name, *shutdown != running.shutdown),
             (root::TELEMETRY.name, *telemetry != running.telemetry),
         ];

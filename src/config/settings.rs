@@ -95,6 +95,11 @@ settings! {
         /// One or more policies, by name. The policy named `default` applies to checks that name
         /// none.
         POLICIES = "policies": Own("mapping; names are 1 to 64 of `A-Z a-z 0-9 _ . -`", "needed, but beside `envoy`");
+        /// Sets of quotas by name, which a check or an override may name
+        /// ([page](overrides.md#plans)). A policy has those plans that its algorithm can count.
+        PLANS = "plans": Own("mapping of names to `{quotas: [...]}`", "none");
+        /// The overrides that operators make while the node runs ([page](overrides.md)).
+        OVERRIDES = "overrides": Own("mapping", "in Redis"), "no";
         /// Forward auth: how a proxy's question becomes checks, by the name of the gate.
         GATES = "gates": Own("mapping; names as those of policies", "none");
     }
@@ -296,6 +301,17 @@ settings! {
         NODES = "nodes": Own("list of up to 64 origins such as `http://10.0.0.2:7071`", "none");
     }
 
+    overrides("overrides.", "", "{file: overrides.jsonl}") {
+        /// File of the overrides, for the embedded store. The node writes it. Without it this store
+        /// takes none.
+        FILE = "file": Own("file", "none"), "no";
+    }
+
+    plan("", " of a plan", "{quotas: [100 per 1m]}") {
+        /// Its quotas, in the form of those of the policy.
+        QUOTAS = "quotas": Own("as `quotas` of a policy", "needed");
+    }
+
     policy("", "", "{quotas: [1000 per 1s]}") {
         /// How the quotas count.
         ALGORITHM = "algorithm": Choice<Algorithm>(&[
@@ -468,6 +484,9 @@ settings! {
         NAME = "name": Own("1 to 64 of `A-Z a-z 0-9 _ . -`", "none");
         /// The requests of the rule.
         MATCH = "match": Own("mapping with the settings below", "every request");
+        /// Plan of each check, by the placeholders of a key. Without its values, or where a policy
+        /// lacks the plan, the quotas of the policy count.
+        PLAN = "plan": Own("template such as `{header.x-plan}`", "none");
         /// Charged all or none. An empty list allows without counting.
         CHECKS = "checks": Own("list of up to 16 of `{policy, key, cost}`", "needed");
     }

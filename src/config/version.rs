@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::plans;
 use crate::limit::key::KeyType;
 use crate::limit::lease::Lease;
 use crate::limit::log::max_entries;
@@ -31,7 +32,7 @@ fn canonical(policy: &Policy) -> String {
 
 /// Each setting of a policy that is not a list, by the name in the configuration; none if it does
 /// not apply. `quotas` writes the quotas of a policy.
-pub fn scalars(policy: &Policy, quotas: impl Fn(&Policy) -> String) -> [(&'static str, Option<String>); 16] {
+pub fn scalars(policy: &Policy, quotas: impl Fn(&Policy) -> String) -> [(&'static str, Option<String>); 17] {
     let first = policy.quotas.first();
     let ticks = policy.ticks();
     let anchors = || policy.quotas.iter().filter_map(Quota::anchor);
@@ -61,6 +62,7 @@ pub fn scalars(policy: &Policy, quotas: impl Fn(&Policy) -> String) -> [(&'stati
         ("durability", word(options.durability.name())),
         ("lease", or_none(options.lease.map(lease))),
         ("candidate", or_none(options.candidate.as_ref().map(|candidate| quotas(candidate)))),
+        ("plans", plans::texts(policy, &quotas)),
     ]
 }
 

@@ -25,6 +25,9 @@ pub enum CheckError {
     InvalidKey(#[from] NotAnAddress),
     #[error("the id stands for a charge of another cost or `over`: send the same, or another id")]
     IdReused,
+    /// The policy has other plans, or none.
+    #[error("the plan {plan:?} is none of this policy{}", listed(plans))]
+    UnknownPlan { plan: Box<str>, plans: Vec<Box<str>> },
     #[error("the policy takes no quotas from requests")]
     UnwantedQuotas,
     #[error("the quotas of the request are wrong")]
@@ -36,6 +39,13 @@ pub enum CheckError {
     /// The policy's `on_store_failure` is `error`.
     #[error("the store gave no decision: {0}")]
     StoreUnavailable(StoreError),
+}
+
+fn listed(plans: &[Box<str>]) -> String {
+    match plans {
+        [] => ", which has no plans: name some under `plans` in the file".to_owned(),
+        plans => format!(": there are {}", plans.join(", ")),
+    }
 }
 
 impl CheckError {

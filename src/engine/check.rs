@@ -15,11 +15,12 @@ use super::inline::OwnQuotas;
 use super::store_call::StoreCall;
 use super::tally::Operation;
 use super::waiting::may_wait;
-use super::{Decision, Door, Engine};
+use super::{Decision, Door, Engine, Explained};
 use crate::config::Policies;
 use crate::deadline::within;
-use crate::limit::policy::{Applied, Listed, Policy};
+use crate::limit::policy::{Listed, Policy};
 use crate::limit::time::{Micros, micros};
+use crate::overrides::{Applied, Brought, Key};
 use crate::prefilter::Question;
 use crate::store::{Done, Id, Meta, Over, StoreError, Subject, Taken, Work};
 use crate::telemetry::traces;
@@ -46,6 +47,8 @@ pub struct Check {
     pub wait: Option<Micros>,
     /// The check's own quotas, for policies that accept them.
     pub quotas: Option<OwnQuotas>,
+    /// The plan of the key, whose quotas count instead of those of the policy.
+    pub plan: Option<Box<str>>,
     /// How the check reached the node.
     pub door: Door,
     /// Shortens the policy's timeout, for callers that wait less.
@@ -56,7 +59,7 @@ impl Check {
     /// A check with nothing but the required members.
     pub fn new(policy: String, key: impl Into<Arc<str>>, cost: u64, door: Door) -> Self {
         let (key, meta, id, over, look) = (key.into(), None, None, Over::Deny, false);
-        Self { policy, key, cost, meta, id, over, look, wait: None, quotas: None, door, within: None }
+        Self { policy, key, cost, meta, id, over, look, wait: None, quotas: None, plan: None, door, within: None }
     }
 
     /// Whether one call may decide it with others. A check with an id, a drain, a look or a wait has
@@ -190,15 +193,18 @@ impl Engine {
             Cow::Owned(normalised) => normalised.into(),
         };
         let own = check.quotas.as_ref().map(|quotas| self.inline.policy(policy, quotas)).transpose()?;
-        let (policy, listed) = match policy.applied(&key, &check.key) {
-            Applied::Listed(listed) => (policy, Some(listed)),
-            // A check's own quotas beat an override.
-            Applied::Counted(policy) => (own.as_ref().unwrap_or(policy), None),
+        let plan = check.plan.as_deref().map(|name| self.plan(policy, name, check.door)).transpose()?.flatten();
+        let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
+        let asked = Key { normalised: &key, written: &check.key, fingerprint };
+        let Applied { policy, listed, .. } = self.overrides.applied(policy, asked, Brought { own, plan });
+        let fingerprint = match policy.options.counters {
+            None => fingerprint,
+            Some(_) => self.fingerprinter.fingerprint(policy.counters(), &key),
         };
         if check.wait.is_some() {
-            may_wait(policy)?;
+            may_wait(&policy)?;
         }
-        let (subject, within) = (self.subject(policy, key), check.within);
+        let (subject, within) = (Subject { policy, key, fingerprint }, check.within);
         Ok(Resolved { subject, listed, door: check.door, within, operation: None })
     }
 
@@ -207,12 +213,43 @@ impl Engine {
         let running = self.running.load();
         let policy = configured(&running.policies, policy)?;
         let normalised = policy.key_type.normalise(key)?;
-        let (counting, listed) = match policy.applied(&normalised, key) {
-            Applied::Listed(listed) => (policy.counting(&normalised, key), Some(listed)),
-            Applied::Counted(counting) => (counting, None),
-        };
-        let subject = self.subject(counting, normalised.into());
+        let fingerprint = self.fingerprinter.fingerprint(&policy.name, &normalised);
+        let asked = Key { normalised: &normalised, written: key, fingerprint };
+        let Applied { policy: mut counting, listed, .. } = self.overrides.applied(policy, asked, Brought::default());
+        if listed.is_some() {
+            counting = self.overrides.counting(policy, asked);
+        }
+        let subject = self.subject(&counting, normalised.into());
         Ok(Resolved { subject, listed, door, within: None, operation: None })
+    }
+
+    /// How a configured policy applies to the key of a check, and why.
+    ///
+    /// # Errors
+    /// As [`Engine::check`], but for the store.
+    pub fn explain<'a>(&self, policy: &'a Arc<Policy>, check: &'a Check) -> Result<Explained<'a>, CheckError> {
+        let key = policy.key_type.normalise(&check.key)?;
+        let plan = check.plan.as_deref().map(|name| self.plan(policy, name, check.door)).transpose()?.flatten();
+        let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
+        let asked = Key { normalised: &key, written: &check.key, fingerprint };
+        let applied = self.overrides.applied(policy, asked, Brought { own: None, plan });
+        Ok((key, applied))
+    }
+
+    /// The policy with the quotas of a plan. A proxy cannot correct an unknown one, so its checks
+    /// get the quotas of the policy.
+    fn plan(&self, policy: &Policy, name: &str, door: Door) -> Result<Option<Arc<Policy>>, CheckError> {
+        match policy.plan(name) {
+            Some(plan) => Ok(Some(plan.clone())),
+            None if matches!(door, Door::Gate | Door::Envoy) => {
+                self.tally.unknown_plans.add(1);
+                Ok(None)
+            }
+            None => {
+                let plans = policy.plan_names().map(Into::into).collect();
+                Err(CheckError::UnknownPlan { plan: name.into(), plans })
+            }
+        }
     }
 
     /// The subject for a normalised key under a policy.

@@ -30,6 +30,7 @@ impl Engine {
         metrics.notices = notices
             .map(|((policy, fate), count)| (vec![("policy", policy), ("fate", fate.to_owned())], count))
             .collect();
+        self.read_overrides(&mut metrics);
         self.read_store(&mut metrics);
         metrics.store_capacity = single(self.embedded().max_keys() as f64);
         metrics
@@ -100,6 +101,17 @@ impl Engine {
         metrics.fallback = fallbacks
             .map(|(mode, cause, count)| (vec![("mode", mode.name().into()), ("cause", cause.name().into())], count))
             .collect();
+    }
+
+    fn read_overrides(&self, metrics: &mut Metrics) {
+        let counts = self.overrides.counts();
+        metrics.overrides = counts.iter().map(|(policy, count)| (labels("policy", policy), *count as f64)).collect();
+        if let Some(lag) = self.overrides.lag() {
+            metrics.overrides_lag = single(lag as f64 / MICROS);
+        }
+        if self.policies().by_name.values().any(|policy| policy.plan_names().next().is_some()) {
+            metrics.unknown_plans = single(self.tally.unknown_plans.total());
+        }
     }
 
     fn read_leases(&self, metrics: &mut Metrics) {

@@ -13,6 +13,7 @@
 //! fall_back             on_store_failure          check.rs, fallback.rs
 //! ```
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::{ArcSwap, Guard};
@@ -23,6 +24,8 @@ use crate::config::{Policies, Running};
 use crate::limit::key::Fingerprinter;
 use crate::limit::policy::Policy;
 use crate::notices::Notices;
+use crate::overrides::{Applied, Overrides};
+pub use crate::overrides::{Kind, Note};
 use crate::prefilter::Prefilter;
 use crate::store::Store;
 use crate::telemetry::reference::ReferenceCounts;
@@ -65,8 +68,6 @@ mod waiting;
 
 mod denials;
 
-mod audit;
-
 mod marks;
 
 mod observed;
@@ -81,7 +82,6 @@ pub use crate::access::Door;
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
 pub use crate::store::{Health, History, Id, Meta, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth};
 pub use answer::{Answer, CheckError};
-pub use audit::{Kind, Note};
 pub use candidates::{CandidateTally, Comparison};
 pub use check::Check;
 pub use decision::{Binding, Cause, Decision, Fallback, Reason, Source};
@@ -97,6 +97,9 @@ use fallback::FallbackStore;
 use inline::InlinePolicies;
 use observed::Observed;
 use tally::Tally;
+
+/// A normalised key, and how its policy applies to it.
+pub type Explained<'a> = (Cow<'a, str>, Applied<'a>);
 
 /// Answers checks. Each node has one engine, and all listeners share it.
 #[derive(Debug)]
@@ -115,6 +118,8 @@ pub struct Engine {
     inflight_multi_key: watch::Sender<()>,
     tally: Tally,
     notices: Notices,
+    /// The limits that operators change at run time.
+    overrides: Arc<Overrides>,
     reference: ReferenceCounts,
     /// The last 15 minutes, for operators.
     observed: Mutex<Observed>,
@@ -133,12 +138,14 @@ impl Engine {
     ) -> Arc<Self> {
         let (running, tally) = (running.into(), Tally::default());
         tally.know(running.policies.by_name.keys().map(String::as_str));
+        let fingerprinter = Fingerprinter::default();
         let engine = Arc::new_cyclic(|this| Self {
             candidates: Candidates::new(&store, &prefilter),
             leases: Leases::new(prefilter.generations()),
             running: ArcSwap::from_pointee(running),
             inline: InlinePolicies::default(),
-            fingerprinter: Fingerprinter::default(),
+            overrides: Arc::new(Overrides::new(fingerprinter.clone())),
+            fingerprinter,
             prefilter,
             store,
             fallback,
@@ -163,6 +170,22 @@ impl Engine {
     /// The configuration in force.
     pub fn running(&self) -> Guard<Arc<Running>> {
         self.running.load()
+    }
+
+    /// The limits that operators change at run time.
+    pub fn overrides(&self) -> &Arc<Overrides> {
+        &self.overrides
+    }
+
+    /// Adds an entry to the audit.
+    pub async fn note(&self, note: Note) {
+        self.overrides.note(note).await;
+    }
+
+    /// Keeps the overrides up to date. Never returns.
+    pub async fn keep_overrides(self: &Arc<Self>) {
+        let engine = self.clone();
+        self.overrides.keep(move || engine.policies()).await;
     }
 
     /// The place of a normalised key's counts under a policy; none in the embedded store.

@@ -74,6 +74,8 @@ pub struct Tally {
     /// By name. All configured policies are added at once, since each addition copies the map.
     /// Counts of a removed policy stay in case it returns, up to [`GONE`] policies.
     policies: ArcSwap<BTreeMap<String, Arc<PolicyTally>>>,
+    /// Checks of proxies that name a plan which their policy lacks.
+    pub(super) unknown_plans: Count,
     /// us, by source.
     durations: [Histogram; Source::ALL.len()],
     fallbacks: [[Count; Cause::ALL.len()]; OnStoreFailure::ALL.len()],

@@ -10,7 +10,9 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use serde_json::{Value, json};
 
 use super::problem::Problem;
-use super::{check, dashboard, explain, health, live, metrics, policies, problem, reference, shed, top, usage};
+use super::{
+    check, dashboard, explain, health, live, metrics, overrides, policies, problem, reference, shed, top, usage,
+};
 use crate::access::{Door, Need};
 use crate::node::Node;
 
@@ -77,6 +79,10 @@ static CALLS: &[Endpoint] = calls! {
     DELETE "/v1/usage"       Operate  Admin    true   usage::reset;
     GET    "/v1/policies"    Read     Admin    false  policies::policies;
     GET    "/v1/explain"     Read     Admin    false  explain::explain;
+    GET    "/v1/overrides/{policy}" Read    Admin false overrides::list;
+    PUT    "/v1/overrides/{policy}" Operate Admin false overrides::put;
+    DELETE "/v1/overrides/{policy}" Operate Admin false overrides::remove;
+    GET    "/v1/audit"       Operate  Admin    false  overrides::audit;
     POST   "/v1/reload"      Admin    Admin    false  policies::reload;
     GET    "/v1/live"        Read     Admin    false  live::live;
     GET    "/v1/top"         Read     Admin    false  top::top;
@@ -115,12 +121,20 @@ fn all() -> impl Iterator<Item = &'static Endpoint> {
 impl Endpoint {
     /// The call of this method and path, else the first call of the path.
     pub(super) fn find(method: &Method, path: &str) -> Option<&'static Self> {
-        let mut of_path = CALLS.iter().chain(REFERENCE).filter(|call| call.path == path);
+        let mut of_path = CALLS.iter().chain(REFERENCE).filter(|call| call.has(path));
         let Some(first) = of_path.next() else { return path.starts_with(GATE_PREFIX).then_some(&GATE) };
         if first.takes(method) {
             return Some(first);
         }
         Some(of_path.find(|call| call.takes(method)).unwrap_or(first))
+    }
+
+    /// Whether the path is that of the call. A part in braces stands for any other.
+    fn has(&self, path: &str) -> bool {
+        match self.path.split_once('{') {
+            None => self.path == path,
+            Some((start, _)) => path.strip_prefix(start).is_some_and(|rest| !rest.is_empty() && !rest.contains('/')),
+        }
     }
 
     pub(super) fn takes(&self, method: &Method) -> bool {

@@ -53,7 +53,7 @@ pub(super) async fn respond(
 
 /// Reads the body and the query of a call. The permit to parse a heavy body ends here, since a slow
 /// store must not refuse calls.
-async fn read<B, Q>(
+pub(super) async fn read<B, Q>(
     node: &Node,
     head: &Parts,
     body: impl JsonBody,

@@ -3,40 +3,47 @@
 
 use axum::extract::{Extension, RawQuery, State};
 use axum::response::Response;
+use serde_json::Value;
 
 use super::answer::{self, Object};
+use super::overrides::entry_json;
 use super::policies::write_quota;
 use super::problem::Problem;
 use super::request::query;
 use super::rights::Rights;
 use crate::engine::{CheckError, Place};
 use crate::limit::lists::{Found, List};
-use crate::limit::policy::{Applied, Explanation};
+use crate::limit::policy::Listed;
+use crate::limit::time::Micros;
 use crate::node::Node;
+use crate::overrides::{By, Entry};
 
 pub(super) async fn explain(
     State(node): State<Node>,
     Extension(rights): Extension<Rights>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    let check = query::policy_and_key(query.as_deref()).map_err(Problem::invalid)?;
+    let check = query::explain(query.as_deref()).map_err(Problem::invalid)?;
     rights.policy(&node, &check.policy)?;
     let policies = node.engine.policies();
     let policy = policies.by_name.get(&check.policy);
     let policy = policy.ok_or_else(|| node.refused(&CheckError::UnknownPolicy(check.policy.clone())))?;
-    let explained = policy.explain(&check.key).map_err(|fault| node.refused(&fault.into()))?;
-    let Explanation { key, found, applied } = explained;
+    let (key, applied) = node.engine.explain(policy, &check).map_err(|fault| node.refused(&fault))?;
     Ok(answer::object(|object| {
         object.value("policy", &policy.name);
         object.value("key", &*check.key);
         // Only if the caller spelled it differently.
         object.given("normalised", Some(&key).filter(|key| **key != *check.key));
         object.word("algorithm", policy.algorithm.name());
-        if let Some(found) = found {
-            write_found(object, &found);
+        match &applied.by {
+            By::File(found) => write_found(object, found),
+            By::Entry(entry) => write_entry(object, entry, node.engine.overrides().now()),
+            By::Check => object.given("plan", check.plan.as_ref()),
+            By::Policy => {}
         }
         // A list decides without counting.
-        if let Applied::Counted(counted) = applied {
+        if applied.listed.is_none() {
+            let counted = &applied.policy;
             object.list("quotas", counted.quotas.iter(), |quota, object| write_quota(object, quota));
             if let Some(Place { keys, slot, shard }) = node.engine.place(counted, &key) {
                 object.value("redis_keys", &keys);
@@ -47,7 +54,7 @@ pub(super) async fn explain(
     }))
 }
 
-/// Writes the entry that decides, with its line in the configuration.
+/// Writes the entry of the file that decides, with its line in the configuration.
 fn write_found<T>(object: &mut Object<'_>, found: &Found<'_, T>) {
     let (member, name) = match found.list {
         List::Override(_) => ("override", None),
@@ -57,5 +64,22 @@ fn write_found<T>(object: &mut Object<'_>, found: &Found<'_, T>) {
         object.given("name", name);
         object.value("entry", &found.entry());
         object.value("line", &found.line.0);
+    });
+}
+
+/// Writes the override that decides, with its author and reason.
+fn write_entry(object: &mut Object<'_>, entry: &Entry, now: Micros) {
+    let (member, name) = match entry.grant.listed() {
+        None => ("override", None),
+        Some(Listed::Deny) => ("list", Some("deny")),
+        Some(Listed::Allow) => ("list", Some("allow")),
+    };
+    object.object(member, |object| {
+        object.given("name", name);
+        object.value("entry", &entry.name.to_string());
+        let Value::Object(members) = entry_json(entry, now) else { return };
+        for name in ["plan", "reason", "by", "at", "expires_at", "expires_in_ms", "version"] {
+            object.given(name, members.get(name));
+        }
     });
 }

@@ -51,6 +51,9 @@ fn body(status: &str, node: &Node, health: &Health) -> Response {
             store.given("full", Some(true).filter(|_| health.is_full));
             store.given("reason", health.reason.as_ref());
         });
+        if let Some(reason) = node.engine.overrides().reason() {
+            object.object("overrides", |object| object.value("reason", &reason));
+        }
     });
     make_body_optional(&mut response);
     response
@@ -61,7 +64,7 @@ pub(super) fn status(node: &Node, health: &Health) -> &'static str {
         "draining"
     } else if !node.lifecycle.is_ready() {
         "starting"
-    } else if is_ok(health) {
+    } else if is_ok(health) && node.engine.overrides().reason().is_none() {
         "ok"
     } else {
         "degraded"

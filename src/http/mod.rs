@@ -25,6 +25,8 @@ mod usage;
 
 mod policies;
 
+mod overrides;
+
 mod reference;
 
 mod explain;

@@ -90,6 +90,12 @@ fn write_policy(object: &mut Object<'_>, policy: &Policy) {
     write_counts(object, "deny", lists.map(|lists| lists.deny.counts()));
     write_counts(object, "allow", lists.map(|lists| lists.allow.counts()));
     write_counts(object, "overrides", lists.map(|lists| lists.overrides.counts()));
+    if let Some(plans) = &policy.options.plans {
+        object.list("plans", plans.iter(), |(name, plan), object| {
+            object.word("name", name);
+            object.list("quotas", plan.quotas.iter(), |quota, object| write_quota(object, quota));
+        });
+    }
     if let Some(candidate) = &policy.options.candidate {
         object.object("candidate", |object| {
             object.list("quotas", candidate.quotas.iter(), |quota, object| write_quota(object, quota));

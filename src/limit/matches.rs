@@ -5,6 +5,7 @@
 //! longest prefix, then the entry for all keys. A network matches a whole address, so it precedes a
 //! prefix, which matches only first letters.
 
+use std::borrow::Borrow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -68,31 +69,71 @@ impl<T> Matches<T> {
 
     /// Finds the entry for a key. `key` is normalised; `written` is the caller's spelling.
     pub fn find<'a>(&'a self, key: &str, written: &str) -> Option<(Pattern<'a>, &'a T)> {
-        self.keys
-            .get_key_value(key)
-            .map(|(key, value)| (Pattern::Key(key), value))
-            .or_else(|| self.network(written))
-            .or_else(|| self.prefix(key))
-            .or_else(|| self.all.as_ref().map(|value| (Pattern::All, value)))
+        self.matching(key, written).next()
     }
 
-    fn network<'a>(&'a self, written: &str) -> Option<(Pattern<'a>, &'a T)> {
-        if self.networks.iter().all(BTreeMap::is_empty) {
-            return None;
+    /// All entries for a key, the deciding one first. Arguments as for [`Matches::find`].
+    pub fn matching<'a>(&'a self, key: &str, written: &str) -> impl Iterator<Item = (Pattern<'a>, &'a T)> {
+        let whole = self.keys.get_key_value(key).map(|(key, value)| (Pattern::Key(key), value));
+        whole
+            .into_iter()
+            .chain(self.networks_of(written))
+            .chain(self.prefixes_of(key))
+            .chain(self.every_key())
+    }
+
+    /// All entries for every key of a pattern, the deciding one first. The entry of the pattern
+    /// itself is the first.
+    pub fn covering<'a>(&'a self, pattern: Pattern<'_>) -> Vec<(Pattern<'a>, &'a T)> {
+        match pattern {
+            Pattern::Key(key) => self.matching(key, key).collect(),
+            Pattern::Prefix(text) => self.prefixes_of(text).chain(self.every_key()).collect(),
+            Pattern::Network(inner) => {
+                let is_wider = |(pattern, _): &(Pattern<'_>, _)| match pattern {
+                    Pattern::Network(outer) => outer.length() <= inner.length(),
+                    _ => false,
+                };
+                let address = inner.address().to_string();
+                self.networks_of(&address).filter(is_wider).chain(self.every_key()).collect()
+            }
+            Pattern::All => self.every_key().collect(),
         }
-        let address = address::parse(written)?;
-        let family = &self.networks[usize::from(address.is_ipv6())];
-        family.iter().find_map(|(Reverse(length), networks)| {
-            let (network, value) = networks.get_key_value(&Network::new(address, *length)?)?;
-            Some((Pattern::Network(*network), value))
+    }
+
+    fn every_key(&self) -> impl Iterator<Item = (Pattern<'_>, &T)> {
+        self.all.iter().map(|value| (Pattern::All, value))
+    }
+
+    fn networks_of<'a>(&'a self, written: &str) -> impl Iterator<Item = (Pattern<'a>, &'a T)> {
+        let any = !self.networks.iter().all(BTreeMap::is_empty);
+        let address = any.then(|| address::parse(written)).flatten();
+        let family = address.map(|address| (&self.networks[usize::from(address.is_ipv6())], address));
+        family.into_iter().flat_map(|(family, address)| {
+            family.iter().filter_map(move |(Reverse(length), networks)| {
+                let (network, value) = networks.get_key_value(&Network::new(address, *length)?)?;
+                Some((Pattern::Network(*network), value))
+            })
         })
     }
 
-    fn prefix<'a>(&'a self, key: &str) -> Option<(Pattern<'a>, &'a T)> {
-        self.prefixes.iter().find_map(|(Reverse(length), prefixes)| {
+    fn prefixes_of<'a>(&'a self, key: &str) -> impl Iterator<Item = (Pattern<'a>, &'a T)> {
+        self.prefixes.iter().filter_map(move |(Reverse(length), prefixes)| {
             let (prefix, value) = prefixes.get_key_value(key.get(..*length)?)?;
             Some((Pattern::Prefix(prefix), value))
         })
+    }
+
+    /// Removes and returns the entry for a pattern.
+    pub fn remove(&mut self, pattern: Pattern<'_>) -> Option<T> {
+        match pattern {
+            Pattern::Key(key) => self.keys.remove(key),
+            Pattern::Prefix(text) => without(&mut self.prefixes, Reverse(text.len()), text),
+            Pattern::Network(network) => {
+                let family = &mut self.networks[usize::from(network.is_ipv6())];
+                without(family, Reverse(network.length()), &network)
+            }
+            Pattern::All => self.all.take(),
+        }
     }
 
     /// All entries, in no particular order.
@@ -127,11 +168,35 @@ impl<T> Matches<T> {
     }
 }
 
+/// Removes an entry, and the map of its length once that is empty.
+fn without<L: Ord, K: Eq + Hash + Borrow<Q>, Q: Eq + Hash + ?Sized, T>(
+    maps: &mut BTreeMap<L, HashMap<K, T>>,
+    length: L,
+    pattern: &Q,
+) -> Option<T> {
+    let map = maps.get_mut(&length)?;
+    let removed = map.remove(pattern);
+    if map.is_empty() {
+        maps.remove(&length);
+    }
+    removed
+}
+
 fn changed<K: Eq + Hash, T, U>(entries: HashMap<K, T>, mut change: impl FnMut(T) -> U) -> HashMap<K, U> {
     entries.into_iter().map(|(pattern, value)| (pattern, change(value))).collect()
 }
 
 impl Pattern<'_> {
+    /// Which of two patterns for one key decides: the greater one.
+    pub fn rank(self) -> (u8, usize) {
+        match self {
+            Self::Key(_) => (3, 0),
+            Self::Network(network) => (2, network.length().into()),
+            Self::Prefix(text) => (1, text.len()),
+            Self::All => (0, 0),
+        }
+    }
+
     /// The configuration's name for this kind.
     pub fn kind(self) -> &'static str {
         match self {

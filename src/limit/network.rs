@@ -58,6 +58,11 @@ impl Network {
         Self::new(address.into(), length)
     }
 
+    /// The first address.
+    pub fn address(self) -> IpAddr {
+        self.address
+    }
+
     /// Bits in common.
     pub fn length(self) -> u8 {
         self.length

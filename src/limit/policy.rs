@@ -1,6 +1,7 @@
 //! A policy: a named rule, an algorithm and its quotas, plus options.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,6 +83,9 @@ pub struct Options {
     pub zone: Option<&'static str>,
     /// The policy's lists; absent without entries.
     pub lists: Option<Arc<Lists<Arc<Policy>>>>,
+    /// The policy with the quotas of each plan that it can count, by the names of the plans; absent
+    /// without plans.
+    pub plans: Option<Arc<BTreeMap<Box<str>, Arc<Policy>>>>,
     /// The policy with other quotas, which decides in the shadow.
     pub candidate: Option<Arc<Policy>>,
     /// How nodes spend units locally.
@@ -108,6 +112,17 @@ pub enum Applied<'a> {
 pub enum Listed {
     Allow,
     Deny,
+}
+
+impl<T> List<'_, T> {
+    /// The verdict without counting; none for an override.
+    pub fn listed(&self) -> Option<Listed> {
+        match self {
+            Self::Deny => Some(Listed::Deny),
+            Self::Allow => Some(Listed::Allow),
+            Self::Override(_) => None,
+        }
+    }
 }
 
 /// How a policy applies to a key, and which entry of its lists is the reason.
@@ -143,16 +158,18 @@ impl Policy {
         Ok(Explanation { key, found, applied })
     }
 
-    fn found(&self, key: &str, written: &str) -> Option<Found<'_, Arc<Self>>> {
+    /// The entry of the policy's lists that decides for a key. Arguments as for
+    /// [`Policy::applied`].
+    pub fn found(&self, key: &str, written: &str) -> Option<Found<'_, Arc<Self>>> {
         self.options.lists.as_ref()?.find(key, written)
     }
 
     fn applied_by<'a>(self: &'a Arc<Self>, found: Option<&Found<'a, Arc<Self>>>) -> Applied<'a> {
-        match found.map(|found| &found.list) {
-            Some(List::Deny) => Applied::Listed(Listed::Deny),
-            Some(List::Allow) => Applied::Listed(Listed::Allow),
-            Some(List::Override(policy)) => Applied::Counted(policy),
-            None => Applied::Counted(self),
+        let listed = found.and_then(|found| found.list.listed());
+        match (listed, found.map(|found| &found.list)) {
+            (Some(listed), _) => Applied::Listed(listed),
+            (None, Some(List::Override(policy))) => Applied::Counted(policy),
+            (None, _) => Applied::Counted(self),
         }
     }
 
@@ -178,6 +195,16 @@ impl Policy {
             Arc::new(Lists { deny, allow, overrides: overrides.map(changed) })
         });
         self
+    }
+
+    /// The policy with the quotas of a plan.
+    pub fn plan(&self, name: &str) -> Option<&Arc<Self>> {
+        self.options.plans.as_ref()?.get(name)
+    }
+
+    /// The names of its plans.
+    pub fn plan_names(&self) -> impl Iterator<Item = &str> {
+        self.options.plans.iter().flat_map(|plans| plans.keys().map(|name| &**name))
     }
 
     /// The name under which the counters are stored. Quotas of a request have their own counters.

@@ -94,6 +94,20 @@ impl Quota {
         Some(Self { name, limit: burst, window, rule: Rule::TokenBucket(rate) })
     }
 
+    /// Whether both count in the same state, whatever their limits are. Token buckets do, since a
+    /// key keeps its debt.
+    pub fn counts_with(&self, other: &Self) -> bool {
+        match (self.rule, other.rule) {
+            (Rule::TokenBucket(_), Rule::TokenBucket(_)) => true,
+            (Rule::SlidingLog(_), Rule::SlidingLog(_)) => self.window == other.window,
+            // The ticks have the windows of the other quotas in them.
+            (Rule::SlidingCounter(one), Rule::SlidingCounter(two)) => {
+                self.window == other.window && one.length() == two.length()
+            }
+            (one, two) => self.window == other.window && one == two,
+        }
+    }
+
     /// The anchor of a fixed window.
     pub fn anchor(&self) -> Option<Anchor> {
         match self.rule {
@@ -132,6 +146,11 @@ impl Quota {
         };
         Self { name: self.name.clone(), limit, window, rule }
     }
+}
+
+/// Whether counts begin anew for a key whose quotas change: a window or the algorithm differs.
+pub fn begin_anew(present: &[Quota], next: &[Quota]) -> bool {
+    !next.iter().all(|next| present.iter().any(|present| present.counts_with(next)))
 }
 
 impl Terms {

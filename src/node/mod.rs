@@ -38,7 +38,7 @@ pub struct Node {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Phase {
-    /// The node waits for the rules of its control plane, and is not ready.
+    /// The node waits for its overrides or the rules of its control plane, and is not ready.
     Starting,
     /// The node answers and is ready for more.
     Serving,

@@ -38,6 +38,49 @@ fn check_exit_code_reports_decision() {
     assert_eq!(check(&["five-per-minute", "me", "--cost", "-1"]).0, 2);
 }
 
+#[test]
+fn overrides_are_set_listed_exported_imported_and_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("my.yaml");
+    let text =
+        "overrides: {file: overrides.jsonl}\nplans: {pro: {quotas: [9 per 1h]}}\npolicies: {p: {quotas: [5 per 1h]}}";
+    std::fs::write(&file, text).unwrap();
+    let node = Node::with_config(&file);
+    let overrides = |arguments: &[&str]| run(&[&["overrides"], arguments].concat(), &node.url());
+    let (code, out, _) =
+        overrides(&["set", "p", "key:alice", "--plan", "pro", "--reason", "case 7", "--expires-in", "1h"]);
+    assert!(
+        code == 0 && out.starts_with("key:alice  plan pro  until 2") && out.contains(": case 7"),
+        "{code} {out}"
+    );
+    let (code, out, _) =
+        overrides(&["set", "p", "prefix:t:", "--quota", "7 per 1h", "--quota", "70 per 1d", "--lower"]);
+    assert!(code == 0 && out.starts_with("prefix:t:  7 per 1h, 70 per 1d  by "), "{code} {out}");
+    let (code, _, reason) = overrides(&["set", "p", "key:alice", "--quota", "2 per 1h"]);
+    assert!(code == 1 && reason.contains("less than the keys have now"), "{code} {reason}");
+    let (code, _, reason) = overrides(&["set", "p", "alice", "--deny"]);
+    assert!(code == 1 && reason.contains("write `key:alice`"), "{code} {reason}");
+    let (code, exported, _) = overrides(&["export", "p"]);
+    assert!(code == 0 && exported.lines().count() == 2, "{code} {exported}");
+    assert_eq!(overrides(&["remove", "p", "key:alice", "--reason", "over"]), (0, "removed\n".into(), String::new()));
+    assert_eq!(overrides(&["remove", "p", "key:alice"]).1, "there was none\n");
+    let mut import = Command::new(TOLLGATE)
+        .args(["overrides", "import", "p", "--url", &node.url()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = format!("{exported}\n{{\"match\":{{\"key\":\"bob\"}}}}\n");
+    import.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let Output { status, stdout, stderr } = import.wait_with_output().unwrap();
+    let (out, fault) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
+    assert_eq!((status.code(), &*out), (Some(1), "2 set, 1 failed\n"), "{fault}");
+    assert!(fault.contains("line 4: /quotas or /plan"), "{fault}");
+    let (code, out, _) = overrides(&["list", "p", "--match", "key:"]);
+    assert!(code == 0 && out.lines().count() == 1 && out.starts_with("key:alice"), "{code} {out}");
+}
+
 /// Templates leave variables empty when they have no value.
 #[test]
 fn empty_variable_counts_as_unset() {

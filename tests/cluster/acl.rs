@@ -97,6 +97,20 @@ fn ask_everything(node: &Node) {
         }
     }
     long_logs(node);
+    overrides(node);
+}
+
+/// Makes, ends and lists an override, and waits until one has expired.
+fn overrides(node: &Node) {
+    let call = |method: &str, body: &Value| {
+        done(&http::call(&node.address, method, "/v1/overrides/plain", None, &body.to_string()));
+    };
+    call("PUT", &json!({"match": {"key": "a"}, "deny": true, "expires_in_ms": 1}));
+    call("PUT", &json!({"match": {"key": "b"}, "allow": true}));
+    call("DELETE", &json!({"match": {"key": "b"}}));
+    done(&http::get(&node.address, "/v1/audit"));
+    // The node asks for changes twice a second.
+    sleep(Duration::from_secs(2));
 }
 
 /// Fills a long log and refunds an early charge and a part of one. In another log charges expire

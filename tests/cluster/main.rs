@@ -18,6 +18,7 @@ mod live;
 mod metrics;
 mod migrations;
 mod observe;
+mod overrides;
 mod refunds;
 mod regressions;
 mod shared_calls;

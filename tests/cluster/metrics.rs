@@ -186,9 +186,9 @@ fn metrics_health_and_policies_agree() {
     assert_eq!(still, loaded, "that of the policies in force");
 
     let server = Server::start_on(port, &[]);
-    wait_until("the shard is up in both", || {
+    wait_until("the shard is up in both, and the overrides are loaded", || {
         let text = node.metrics();
-        up(&text).iter().all(|(_, up)| *up) && up(&text) == health(&node)
+        node.health()["status"] == "ok" && up(&text).iter().all(|(_, up)| *up) && up(&text) == health(&node)
     });
     server.freeze();
     wait_until("it is down in both, and the errors are counted", || {

@@ -226,6 +226,18 @@ async fn leaf_with_a_policy_uses_that_policy() {
 }
 
 #[tokio::test]
+async fn plan_of_a_descriptor_counts_by_its_quotas() {
+    let policies = "  per-ip: {key: {type: ip}, quotas: [2 per 1m]}\nplans: {pro: {quotas: [9 per 1m]}}";
+    let descriptors = "domain: d\ndescriptors: [{key: ip, policy: per-ip}]\n";
+    let node = EnvoyNode::start(&Settings { policies, descriptors, ..Settings::default() });
+    let client = node.client().await;
+    for (plan, left) in [("pro", 8), ("unknown", 0), ("pro", 6)] {
+        let response = ask(&client, &[descriptor(&[("ip", "192.0.2.1"), ("tollgate.plan", plan)])]).await;
+        assert_eq!(response.statuses[0].limit_remaining, left, "{plan}");
+    }
+}
+
+#[tokio::test]
 async fn invalid_requests_are_explained() {
     let node = EnvoyNode::start(&limits());
     let client = node.client().await;

@@ -41,6 +41,26 @@ fn gate(settings: &str) -> Node {
 }
 
 #[test]
+fn plan_of_a_request_counts_by_its_quotas() {
+    let node = node_with(
+        "plans: {pro: {quotas: [{name: hour, limit: 9, per: 1h}]}}
+policies: {text: {quotas: [{name: hour, limit: 3, per: 1h}]}}
+gates:
+  edge:
+    trusted_proxies: [127.0.0.1/32]
+    identity_headers: [x-user, x-plan]
+    rules: [{plan: '{header.x-plan}', checks: [{policy: text, key: '{header.x-user}'}]}]
+",
+    );
+    for (plan, limit) in [(Some("pro"), 9), (None, 3), (Some("unknown"), 3), (Some("pro"), 9)] {
+        let fields: Vec<_> = [("X-User", "alice")].into_iter().chain(plan.map(|plan| ("X-Plan", plan))).collect();
+        let allowed = ask(&node, "GET", "/v1/gate/edge", &fields);
+        assert_eq!(allowed.header("ratelimit-policy"), Some(&*format!(r#""hour";q={limit};w=3600"#)), "{plan:?}");
+    }
+    assert!(node.metrics().contains("tollgate_unknown_plans_total 1"));
+}
+
+#[test]
 fn a_gate_lets_the_limit_through_and_then_denies() {
     let node = gate("    rules: [{checks: [{policy: per-ip, key: '{client_ip}'}]}]");
     for (method, left) in [("GET", 2), ("POST", 1), ("MKCOL", 0)] {

@@ -60,7 +60,8 @@ impl Watched {
     pub(crate) fn is_down_for(&self, reason: &str) -> bool {
         let (health, metrics) = (self.node.health(), self.node.metrics());
         let shard = &health["store"]["shards"][0];
-        health["status"] == "degraded"
+        // A node whose server never worked has not loaded its overrides, and is starting.
+        (health["status"] == "degraded" || health["status"] == "starting")
             && shard["up"] == false
             && shard["reason"].as_str().is_some_and(|told| told.contains(reason) && told.len() <= 300)
             && metrics.lines().any(|line| line.starts_with("tollgate_shard_up{") && line.ends_with(" 0.0"))

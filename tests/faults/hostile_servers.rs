@@ -81,7 +81,9 @@ fn answer(mut stream: TcpStream, manners: &Manners, is_over: &AtomicBool) {
         known.extend_from_slice(&bytes[..count]);
         while let Some((command, length)) = command(&known) {
             known.drain(..length);
-            let sent = match manners(&command) {
+            // No node becomes ready without an answer about its overrides, and there are none.
+            let reply = no_overrides(&command).unwrap_or_else(|| manners(&command));
+            let sent = match reply {
                 Sent::Bytes(bytes) => stream.write_all(&bytes),
                 Sent::Endless(first, chunk) => {
                     let more = chunk.repeat(65536 / chunk.len());
@@ -117,6 +119,17 @@ fn command(bytes: &[u8]) -> Option<(String, usize)> {
         place = end + 1 + length + 2;
     }
     (place <= bytes.len()).then(|| (parts.join(" "), place))
+}
+
+/// The answer to a question about overrides.
+fn no_overrides(command: &str) -> Option<Sent> {
+    let word = command.split(' ').next().filter(|_| command.contains(":%o"))?;
+    Some(Sent::text(match word {
+        "EVAL" => "*3\r\n$16\r\n1790000000000000\r\n$3\r\n0-0\r\n*0\r\n",
+        "HSCAN" => "*2\r\n$1\r\n0\r\n*0\r\n",
+        "XREVRANGE" => "*0\r\n",
+        _ => return None,
+    }))
 }
 
 pub(crate) fn usual(command: &str, cluster: bool) -> Sent {

@@ -20,6 +20,7 @@ mod live_streams;
 mod log_reader;
 mod notices;
 mod optional_members;
+mod overrides;
 mod rejected_calls;
 mod reload;
 mod scopes;

@@ -194,6 +194,7 @@ fn config(shutdown: Shutdown) -> Config {
         policies,
         gates: std::sync::Arc::default(),
         dashboard_nodes: std::sync::Arc::default(),
+        overrides_file: None,
         files: Vec::new(),
         warnings: Vec::new(),
     }

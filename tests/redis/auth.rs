@@ -77,7 +77,7 @@ fn wrong_password_is_reported_and_retried() {
     std::fs::write(&password, "wr0ng-one").unwrap();
     let store = format!("{{redis: [{}], username: tollgate, password_file: password}}", server.url());
     let node = node(folder.path(), &store);
-    assert_eq!((source(&node).as_str(), health(&node).as_str()), ("fallback", "degraded"));
+    assert_eq!((source(&node).as_str(), health(&node).as_str()), ("fallback", "starting"));
     wait_until("it is told", || logged(folder.path()).contains("WRONGPASS"));
     let told = logged(folder.path());
     assert!(!told.contains("wr0ng-one"), "{told}");
@@ -221,7 +221,7 @@ fn tls_server_is_trusted_by_its_ca_only() {
     wait_until("the store decides", || source(&trusting) == "store");
     let elsewhere = tempfile::tempdir().unwrap();
     let doubting = node(elsewhere.path(), &store(&Authority::new()));
-    assert_eq!((source(&doubting).as_str(), health(&doubting).as_str()), ("fallback", "degraded"));
+    assert_eq!((source(&doubting).as_str(), health(&doubting).as_str()), ("fallback", "starting"));
     wait_until("it is told", || logged(elsewhere.path()).contains("certificate"));
     let plain = tempfile::tempdir().unwrap();
     let plain_node = node(plain.path(), &format!("{{redis: ['redis://127.0.0.1:{port}']}}"));
@@ -251,7 +251,7 @@ fn tls_section_enables_tls_for_any_url_scheme() {
     let folder = tempfile::tempdir().unwrap();
     let plain_port = node(folder.path(), &format!("{{redis: [{}], {tls}}}", server.url()));
     wait_until("it is told", || logged(folder.path()).contains("WARN"));
-    assert_eq!((source(&plain_port).as_str(), health(&plain_port).as_str()), ("fallback", "degraded"));
+    assert_eq!((source(&plain_port).as_str(), health(&plain_port).as_str()), ("fallback", "starting"));
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn client_certificate_is_sent_on_request() {
     wait_until("the store decides", || source(&known) == "store");
     let folder = tempfile::tempdir().unwrap();
     let unknown = node(folder.path(), &tls(""));
-    assert_eq!((source(&unknown).as_str(), health(&unknown).as_str()), ("fallback", "degraded"));
+    assert_eq!((source(&unknown).as_str(), health(&unknown).as_str()), ("fallback", "starting"));
 }
 
 /// Two primaries whose plain ports the node never learns. CLUSTER SLOTS and redirections over TLS

@@ -151,9 +151,9 @@ impl Node {
         String::from_utf8(answer.body).unwrap()
     }
 
-    /// The body of `GET /health/ready` of a ready node.
+    /// The body of `GET /health/live`, which is that of `/health/ready`.
     pub(crate) fn health(&self) -> Value {
-        let answer = http::get(&self.address, "/health/ready");
+        let answer = http::get(&self.address, "/health/live");
         assert_eq!(answer.status, 200);
         answer.json()
     }

@@ -28,6 +28,7 @@ pub(crate) fn faults_of(request: &[u8], answer: &Answer) -> Vec<String> {
     let path = path.split('?').next().unwrap_or_default();
     // Behind a gate is the path of a client.
     let path = if path.starts_with("/v1/gate/") { "/v1/gate/{gate}" } else { path };
+    let path = if path.starts_with("/v1/overrides/") { "/v1/overrides/{policy}" } else { path };
     match DOCUMENT["paths"][path].get(&method) {
         Some(call) => answer_faults(call, answer),
         // A problem document has the same schema for every call.

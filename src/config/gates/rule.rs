@@ -51,6 +51,7 @@ fn rule(node: &Node, identity: Option<&[String]>, known: &Known<'_>) -> Rule {
         name: name.and_then(Node::identifier).map(str::to_owned),
         line: node.place.line(),
         matches,
+        plan: section.member(gate_rule::PLAN.name).and_then(|node| context.template(node, None)),
         checks: checks.map(|node| context.checks(node)).unwrap_or_default(),
     }
 }

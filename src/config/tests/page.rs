@@ -145,8 +145,19 @@ fn grouped(number: u64) -> String {
 impl Row {
     /// Whether the setting belongs to the node, and not to a policy or a gate.
     fn is_of_node(&self) -> bool {
-        let sections =
-            ["policy", "window", "bucket", "key", "list", "override_", "candidate", "lease", "match_", "notify"];
+        let sections = [
+            "policy",
+            "window",
+            "bucket",
+            "key",
+            "list",
+            "override_",
+            "candidate",
+            "plan",
+            "lease",
+            "match_",
+            "notify",
+        ];
         !sections.contains(&self.section) && !self.is_of_gate()
     }
 

@@ -27,7 +27,17 @@ pub(super) enum Planned {
     Counted(Counted),
 }
 
+/// The key of a descriptor's entry that names a plan. It is no part of rules and keys.
+const PLAN: &str = "tollgate.plan";
+
 impl Planned {
+    fn with_plan(mut self, plan: Option<&str>) -> Self {
+        if let Self::Counted(counted) = &mut self {
+            counted.check.plan = plan.map(Into::into);
+        }
+        self
+    }
+
     fn under(self, rule: &Rule) -> Self {
         match self {
             Self::Counted(counted) => {
@@ -139,8 +149,8 @@ struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     fn planned(&self, descriptor: &RateLimitDescriptor) -> Result<(Planned, Option<&'a Rule>), String> {
-        let entries: Vec<Entry<'_>> =
-            descriptor.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str())).collect();
+        let entries = descriptor.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
+        let (plan, entries): (Vec<Entry<'_>>, Vec<_>) = entries.partition(|(key, _)| *key == PLAN);
         if let Some(limit) = descriptor.limit {
             return Ok((self.of_request(descriptor, &entries, limit)?, None));
         }
@@ -148,7 +158,10 @@ impl<'a> Planner<'a> {
         let planned = match &found.rule.kind {
             RuleKind::Unlimited => Planned::Unlimited,
             RuleKind::Limit(limit) => self.limit(descriptor, &entries, &found, limit),
-            RuleKind::Policy(policy) => self.counted(descriptor, policy.clone(), policy_key(&entries), None, None),
+            RuleKind::Policy(policy) => {
+                let planned = self.counted(descriptor, policy.clone(), policy_key(&entries), None, None);
+                planned.with_plan(plan.first().map(|(_, name)| *name))
+            }
         };
         Ok((planned.under(found.rule), Some(found.rule)))
     }

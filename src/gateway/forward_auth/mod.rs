@@ -63,17 +63,19 @@ pub fn plan<'a>(gate: &'a Gate, question: &Question<'a>) -> Plan<'a> {
 }
 
 fn checks<'a>(gate: &Gate, rule: &'a Rule, facts: &Facts<'a>) -> Result<Vec<Check>, Missing<'a>> {
+    // A request without its plan gets the quotas of the policies.
+    let plan = rule.plan.as_ref().and_then(|plan| template::render(plan, rule, facts).ok());
     let keys = rule.checks.iter().map(|check| Ok((check, key(gate, rule, check, facts)?)));
     keys.filter_map(|keyed| match keyed {
-        Ok((check, Some(key))) => Some(Ok(ask(check, key))),
+        Ok((check, Some(key))) => Some(Ok(ask(check, key, plan.as_deref()))),
         Ok((_, None)) => None,
         Err(missing) => Some(Err(missing)),
     })
     .collect()
 }
 
-fn ask(check: &GateCheck, key: String) -> Check {
-    Check::new(check.policy.clone(), key, check.cost, Door::Gate)
+fn ask(check: &GateCheck, key: String, plan: Option<&str>) -> Check {
+    Check { plan: plan.map(Into::into), ..Check::new(check.policy.clone(), key, check.cost, Door::Gate) }
 }
 
 /// The key of a check; none if the gate skips the check.

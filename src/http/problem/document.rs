@@ -4,6 +4,7 @@ use std::any::Any;
 
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use serde_json::Value;
 
 use super::violations::{MAX_EXPLAINED, Violations, did_you_mean};
 use crate::access::{Refused, Rejected};
@@ -20,11 +21,20 @@ pub(in crate::http) struct Problem {
     pub(super) violations: Violations,
     pub(super) known: Option<Vec<String>>,
     pub(super) faults: Vec<Fault>,
+    /// The present state that a change conflicts with.
+    pub(super) entry: Option<Box<Value>>,
 }
 
 impl Problem {
     pub(super) fn new(kind: &'static ProblemType, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), violations: Violations::default(), known: None, faults: Vec::new() }
+        Self {
+            kind,
+            detail: detail.into(),
+            violations: Violations::default(),
+            known: None,
+            faults: Vec::new(),
+            entry: None,
+        }
     }
 
     /// Writes the members of the document.
@@ -45,6 +55,7 @@ impl Problem {
         }
         object.given("omitted_violations", Some(omitted).filter(|omitted| **omitted > 0));
         object.given("known", self.known.as_ref());
+        object.given("entry", self.entry.as_ref());
     }
 
     /// 422, with every violation.
@@ -252,6 +263,12 @@ impl ProblemType {
     pub(super) const METHOD_NOT_ALLOWED: &'static Self =
         &Self(405, "method-not-allowed", "This path does not take that method");
     pub(super) const ID_REUSED: &'static Self = &Self(409, "id-reused", "The id stands for another cost");
+    pub(super) const NO_OVERRIDES: &'static Self = &Self(409, "no-overrides", "The node keeps no overrides");
+    pub(super) const OVERRIDE_CHANGED: &'static Self =
+        &Self(409, "override-changed", "The override has another version");
+    pub(super) const LOWER_LIMIT: &'static Self = &Self(409, "lower-limit", "The keys have more now");
+    pub(super) const TOO_MANY_OVERRIDES: &'static Self =
+        &Self(409, "too-many-overrides", "There are as many overrides as may be");
     pub(super) const REQUEST_TIMEOUT: &'static Self = &Self(408, "request-timeout", "The body did not arrive in time");
     pub(super) const TOO_LARGE: &'static Self = &Self(413, "too-large", "The body is too large");
     pub(super) const UNSUPPORTED_MEDIA_TYPE: &'static Self =

@@ -27,6 +27,9 @@ impl Problem {
             CheckError::UnknownPolicy(name) => Self::unknown_policy(name, policies),
             CheckError::InvalidKey(_) => Self::invalid(vec![Violation::new(format!("{at}/key"), error.to_string())]),
             CheckError::IdReused => Self::new(ProblemType::ID_REUSED, error.to_string()),
+            CheckError::UnknownPlan { .. } => {
+                Self::invalid(vec![Violation::new(format!("{at}/plan"), error.to_string())])
+            }
             CheckError::UnwantedQuotas => {
                 let detail =
                     "is only for policies with `inline: true`: leave it out, and the policy's own quotas count";
@@ -108,6 +111,7 @@ impl<'a> Problems<'a> {
             }
             CheckError::InvalidQuotas(misfits) => Some(Problem::unlisted(misfits.len())),
             CheckError::InvalidKey(_)
+            | CheckError::UnknownPlan { .. }
             | CheckError::UnwantedQuotas
             | CheckError::CannotWait(_)
             | CheckError::InexactBucket => Some(Problem::unlisted(1)),
@@ -121,7 +125,7 @@ impl<'a> Problems<'a> {
     }
 }
 
-fn quota_violation(QuotaFault { pointer, message }: &QuotaFault, at: &str) -> Violation {
+pub(super) fn quota_violation(QuotaFault { pointer, message }: &QuotaFault, at: &str) -> Violation {
     let whole = format!("{at}/quotas");
     let pointer = pointer.iter().fold(whole, |at, part| member(&at, part));
     Violation::new(pointer, format!("is refused: {message}"))

@@ -6,6 +6,8 @@ mod engine;
 
 mod gate;
 
+mod overrides;
+
 mod violations;
 
 pub(super) use document::{Problem, both, method_not_allowed, panicked, write_fault};

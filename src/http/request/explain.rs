@@ -99,7 +99,8 @@ fn read_check(
     over: fn(&RawValue) -> Result<Over, String>,
     violations: Violations,
 ) -> Result<Check, Violations> {
-    let names = &["policy", "key", "cost", "meta", "id", "id_ttl_ms", "repeated", "over", "look", "wait_ms", "quotas"];
+    let names =
+        &["policy", "key", "cost", "meta", "id", "id_ttl_ms", "repeated", "over", "look", "wait_ms", "quotas", "plan"];
     let mut members = Members::open(value, at, names, violations)?;
     members.require("key");
     let policy = members.take("policy", string);
@@ -113,6 +114,7 @@ fn read_check(
     let look = members.take("look", boolean).unwrap_or_default();
     let wait = members.take("wait_ms", wait);
     let quotas = members.take("quotas", quotas::written).map(OwnQuotas::Written);
+    let plan = members.take("plan", string).map(Into::into);
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
     let (key, meta) = (key.unwrap_or_default(), meta.flatten());
     let (cost, over) = (cost.unwrap_or(1), over.unwrap_or_default());
@@ -124,5 +126,18 @@ fn read_check(
         members.violations.note(|| Violation::new(format!("{at}/{name}"), detail));
     }
     let (id, wait) = (combined.id(), combined.wait());
-    members.finish(Check { policy, key, cost, meta, id, over, look, wait, quotas, door: Door::Http, within: None })
+    members.finish(Check {
+        policy,
+        key,
+        cost,
+        meta,
+        id,
+        over,
+        look,
+        wait,
+        quotas,
+        plan,
+        door: Door::Http,
+        within: None,
+    })
 }

@@ -11,6 +11,8 @@ pub(super) mod bounds;
 
 mod members;
 
+pub(super) mod overrides;
+
 pub(super) mod parse;
 
 pub(super) mod query;

@@ -75,6 +75,9 @@ struct Members<'a> {
     quotas: Option<Vec<QuotaSpec>>,
     /// Absent or a string; `null` is a fault.
     #[serde(default, deserialize_with = "written")]
+    plan: Option<String>,
+    /// The same.
+    #[serde(default, deserialize_with = "written")]
     id: Option<String>,
     #[serde(default, deserialize_with = "over")]
     over: Option<Over>,
@@ -134,10 +137,11 @@ impl From<Members<'_>> for Check {
     fn from(members: Members<'_>) -> Self {
         let id = members.id.is_some().then(|| members.combined().id()).flatten();
         let wait = members.wait_ms.filter(|wait_ms| *wait_ms > 0).and_then(|wait_ms| bounds::wait(wait_ms).ok());
-        let Members { policy, key, cost, meta: who, over, quotas, look, .. } = members;
+        let Members { policy, key, cost, meta: who, over, quotas, plan, look, .. } = members;
         let (policy, key) = (policy.into_owned(), key.into());
         let (over, quotas) = (over.unwrap_or_default(), quotas.map(OwnQuotas::Written));
-        Self { policy, key, cost, meta: meta(&who), id, over, look, wait, quotas, door: Door::Http, within: None }
+        let plan = plan.map(Into::into);
+        Self { policy, key, cost, meta: meta(&who), id, over, look, wait, quotas, plan, door: Door::Http, within: None }
     }
 }
 

@@ -8,6 +8,7 @@ use percent_encoding::percent_decode;
 
 use super::bounds::{DEFAULT_POLICY, check_key};
 use super::members::Members;
+use super::overrides::KINDS;
 use crate::engine::{Check, Door};
 use crate::http::problem::{Violation, Violations};
 use crate::limit::quota::MAX_UNITS;
@@ -78,14 +79,50 @@ pub(in crate::http) fn none(query: Option<&str>) -> Result<(), Violations> {
     Members::of_query(query, &[]).finish(())
 }
 
-/// `?policy=&key=`: the key to reset, or to explain.
+/// The page of a list: `?match=&cursor=`.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::http) struct Listed {
+    /// The beginning of each match, such as `key:al`.
+    pub(in crate::http) start: String,
+    /// The last match of the page before.
+    pub(in crate::http) cursor: Option<String>,
+}
+
+/// `?match=&cursor=`.
+pub(in crate::http) fn overrides(query: Option<&str>) -> Result<Listed, Violations> {
+    let mut parameters = Members::of_query(query, &["match", "cursor"]);
+    let is_match =
+        |text: &str| KINDS.iter().any(|kind| text.strip_prefix(kind).is_some_and(|rest| rest.starts_with(':')));
+    let read = |text: Cow<'_, str>| match is_match(&text) {
+        true => Ok(text.into_owned()),
+        false => Err("must begin with `key:`, `prefix:` or `cidr:`".to_owned()),
+    };
+    let start = parameters.take("match", read).unwrap_or_default();
+    let cursor = parameters.take("cursor", read);
+    parameters.finish(Listed { start, cursor })
+}
+
+/// `?policy=&cursor=`: the policy, if one is given, and the version that all entries are below.
+pub(in crate::http) fn audit(query: Option<&str>) -> Result<(Option<String>, u64), Violations> {
+    let mut parameters = Members::of_query(query, &["policy", "cursor"]);
+    let policy = parameters.take("policy", |name| Ok(name.into_owned()));
+    let before = parameters.take("cursor", |text| integer(&text, 0..=u64::MAX));
+    parameters.finish((policy, before.unwrap_or(u64::MAX)))
+}
+
+/// `?policy=&key=&plan=`: the key to explain.
+pub(in crate::http) fn explain(query: Option<&str>) -> Result<Check, Violations> {
+    of_key(Members::of_query(query, &["policy", "key", "plan"]))
+}
+
+/// `?policy=&key=`: the key to reset.
 pub(in crate::http) fn policy_and_key(query: Option<&str>) -> Result<Check, Violations> {
     of_key(Members::of_query(query, &["policy", "key"]))
 }
 
-/// `?policy=&key=&cost=`: the check of a dry run, by default of cost 0.
+/// `?policy=&key=&cost=&plan=`: the check of a dry run, by default of cost 0.
 pub(in crate::http) fn usage(query: Option<&str>) -> Result<Check, Violations> {
-    of_key(Members::of_query(query, &["policy", "key", "cost"]))
+    of_key(Members::of_query(query, &["policy", "key", "cost", "plan"]))
 }
 
 fn of_key(mut parameters: Members<'_, Cow<'_, str>>) -> Result<Check, Violations> {
@@ -93,8 +130,10 @@ fn of_key(mut parameters: Members<'_, Cow<'_, str>>) -> Result<Check, Violations
     let policy = parameters.take("policy", |name| Ok(name.into_owned()));
     let key = parameters.take("key", |key| check_key(&key).map(|()| key.into_owned()));
     let cost = parameters.take("cost", |text| integer(&text, 0..=MAX_UNITS));
+    let plan = parameters.take("plan", |name| Ok(name.into()));
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
-    parameters.finish(Check::new(policy, key.unwrap_or_default(), cost.unwrap_or(0), Door::Http))
+    let check = Check::new(policy, key.unwrap_or_default(), cost.unwrap_or(0), Door::Http);
+    parameters.finish(Check { plan, ..check })
 }
 
 fn integer(text: &str, range: RangeInclusive<u64>) -> Result<u64, String> {

@@ -44,6 +44,8 @@ mod topology;
 
 mod observe;
 
+pub mod registry;
+
 pub use lane::key_batch::first_part;
 pub use lane::metrics::ShardCounts;
 use lane::shared::Shared;
@@ -52,6 +54,7 @@ pub use observe::{ServerWatch, Servers};
 use protocol::address::Address;
 use protocol::keys;
 pub use protocol::server_info::ServerInfo;
+pub use registry::Registry;
 pub use router::RedisStore;
 pub use router::place::Place;
 use topology::{Layout, Sentinels};
@@ -136,6 +139,11 @@ impl RedisStore {
     /// Returns the readings of each shard; none until the topology is known.
     pub fn readings(&self) -> Vec<ShardReading> {
         self.topology.readings()
+    }
+
+    /// The records that the nodes share beside the counts.
+    pub fn registry(&self) -> Registry {
+        Registry::new(self.topology.clone(), &self.key_prefix)
     }
 
     /// See [`super::Store::watch_servers`].

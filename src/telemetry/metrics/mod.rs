@@ -95,6 +95,12 @@ metrics! {
         /// Notices of keys that crossed a mark of their policy, and what became of them: sent,
         /// failed or dropped.
         pub notices: Family<u64> = "tollgate_notices",
+        /// Overrides that this node knows, by policy.
+        pub overrides: Family<f64> = "tollgate_overrides",
+        /// Age of the least complete part of the overrides in Redis.
+        pub overrides_lag: Family<f64> = "tollgate_overrides_lag_seconds",
+        /// Checks of proxies that name a plan which their policy lacks: its own quotas count.
+        pub unknown_plans: Family<u64> = "tollgate_unknown_plans",
         /// Calls that were refused with 503 to bound the node's memory: too many calls in flight,
         /// bytes of bodies, heavy calls or unread answers.
         pub shed: Family<u64> = "tollgate_shed",

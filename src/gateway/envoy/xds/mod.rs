@@ -155,7 +155,12 @@ impl Follower<'_> {
             let faults = error.to_string();
             faults.lines().take(MAX_FAULTS).collect::<Vec<_>>().join("\n")
         })?;
-        self.node.lifecycle.advance(Phase::Serving);
+        let node = self.node.clone();
+        // The control plane does not wait for the overrides.
+        tokio::spawn(async move {
+            node.engine.overrides().loaded().await;
+            node.lifecycle.advance(Phase::Serving);
+        });
         Ok(())
     }
 }

@@ -20,4 +20,4 @@ pub mod dns;
 
 mod stream;
 
-mod subscription;
+pub mod subscription;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -57,6 +57,8 @@ pub struct Shared {
     pub redirected: Arc<Limiter>,
     /// Replaces TIME in tests, us.
     hand: Option<Arc<AtomicU64>>,
+    /// Whether no check is sent, since the node lacks the overrides.
+    holds_checks: AtomicBool,
 }
 
 impl Shared {
@@ -83,6 +85,7 @@ impl Shared {
             events: Limiter::of(EVENTS),
             redirected: shard_events(),
             hand,
+            holds_checks: AtomicBool::new(false),
         }
     }
 
@@ -132,6 +135,15 @@ impl Shared {
     pub fn are_foreign(&self, ids: &BTreeSet<String>) -> Option<bool> {
         let known = self.ids.load();
         (!known.is_empty() && !ids.is_empty()).then(|| known.is_disjoint(ids))
+    }
+
+    /// Whether no check is sent.
+    pub fn holds_checks(&self) -> bool {
+        self.holds_checks.load(Ordering::Relaxed)
+    }
+
+    pub fn hold_checks(&self, are_held: bool) {
+        self.holds_checks.store(are_held, Ordering::Relaxed);
     }
 
     /// Returns the instant that replaces TIME in tests, us.

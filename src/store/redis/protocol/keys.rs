@@ -5,7 +5,8 @@
 //! ensure that a key neither closes the braces early nor equals another key. `{`, `}`, `%` and
 //! control bytes become `%XX`. A key of more than 128 bytes becomes `%h` and its BLAKE3 hash in
 //! hex. The hash is cut to 128 bits. No escaped key has this form. The key
-//! `{<prefix>:%p<number>:}probe` shows whether a server writes.
+//! `{<prefix>:%p<number>:}probe` shows whether a server writes. Keys with `{<prefix>:%o<number>:}`
+//! contain a part of the overrides.
 
 use std::fmt::{self, Write};
 
@@ -35,6 +36,11 @@ impl Tag {
         write_hashed(&mut tag, prefix, key);
         tag.push('}');
         Self(tag)
+    }
+
+    /// The tag of names that no check has: `name` begins with `%` and a letter that no escape has.
+    pub fn unescaped(prefix: &str, name: &str) -> Self {
+        Self(format!("{{{prefix}:{name}:}}"))
     }
 
     /// Returns the slot of every name with this tag.

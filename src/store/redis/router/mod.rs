@@ -34,6 +34,9 @@ const TRIES: usize = 1000;
 /// Why an operation fails while the slot of its key moves.
 const TRY_AGAIN: &str = "TRYAGAIN: the slot of the key is moving to another server";
 
+/// Why an operation is not sent while the node starts.
+const NO_OVERRIDES: &str = "this node has not loaded its overrides yet";
+
 /// The store on one or more Redis servers.
 #[derive(Debug, Clone)]
 pub struct RedisStore {
@@ -225,10 +228,15 @@ impl RedisStore {
     }
 
     fn owner(&self, slot: u16) -> Result<Lane, StoreError> {
-        self.topology.owner(slot).ok_or_else(|| {
+        let owner = self.topology.owner(slot).ok_or_else(|| {
             self.topology.shared.request_refresh();
             StoreError::Unreachable(self.topology.nobody(slot))
-        })
+        })?;
+        // A lane that is not connected has a reason of its own.
+        if self.topology.shared.holds_checks() && owner.is_up() {
+            return Err(StoreError::Unreachable(NO_OVERRIDES.into()));
+        }
+        Ok(owner)
     }
 }
 

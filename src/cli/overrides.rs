@@ -1,0 +1,247 @@
+//! `tollgate overrides`: lists and changes the overrides of a running node.
+
+use std::io::BufRead;
+use std::process::ExitCode;
+
+use serde_json::{Map, Value, json};
+
+use super::client::Node;
+use super::{complain, print};
+use crate::config::{span, visible};
+use crate::limit::time::MICROS_PER_MILLI;
+
+/// Faulty lines of an import that are reported one by one.
+const MOST_FAULTS: usize = 20;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Show the overrides of a policy, in the order of their matches.
+    List {
+        policy: String,
+        /// Only those whose match begins so, such as `key:al`.
+        #[arg(long = "match", value_name = "TEXT")]
+        start: Option<String>,
+        #[command(flatten)]
+        node: Node,
+    },
+    /// Give keys other quotas, a plan, or a verdict.
+    Set(Box<Set>),
+    /// End an override.
+    Remove {
+        policy: String,
+        /// The match: `key:alice`, `prefix:test:` or `cidr:192.0.2.0/24`.
+        #[arg(value_name = "MATCH")]
+        matched: String,
+        /// The reason, for the audit.
+        #[arg(long)]
+        reason: Option<String>,
+        /// The version that the override must have.
+        #[arg(long, value_name = "N")]
+        if_version: Option<u64>,
+        #[command(flatten)]
+        node: Node,
+    },
+    /// Print all overrides of a policy, one JSON object a line, for `import`.
+    Export {
+        policy: String,
+        #[command(flatten)]
+        node: Node,
+    },
+    /// Set the overrides on standard input, as `export` prints them. Other overrides
+    /// stay.
+    Import {
+        policy: String,
+        /// Permit limits below the present ones.
+        #[arg(long)]
+        lower: bool,
+        #[command(flatten)]
+        node: Node,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Set {
+    policy: String,
+    /// The match: `key:alice`, `prefix:test:` or `cidr:192.0.2.0/24`.
+    #[arg(value_name = "MATCH")]
+    matched: String,
+    #[command(flatten)]
+    grant: Grant,
+    /// How long it lasts, such as `1h`; without it until it is removed.
+    #[arg(long, value_name = "TIME")]
+    expires_in: Option<String>,
+    /// The reason, for `explain` and the audit.
+    #[arg(long)]
+    reason: Option<String>,
+    /// The version that the override must have; 0 if there must be none.
+    #[arg(long, value_name = "N")]
+    if_version: Option<u64>,
+    /// Permit a limit below the present one.
+    #[arg(long)]
+    lower: bool,
+    #[command(flatten)]
+    node: Node,
+}
+
+// The grant of an override, one of these.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Grant {
+    /// A quota such as `1000 per 1m`; once for each.
+    #[arg(long = "quota", value_name = "QUOTA")]
+    quotas: Vec<String>,
+    /// The quotas of this plan.
+    #[arg(long)]
+    plan: Option<String>,
+    /// The keys are denied.
+    #[arg(long)]
+    deny: bool,
+    /// The keys are allowed and not counted.
+    #[arg(long)]
+    allow: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
+    match &args.action {
+        Action::List { policy, start, node } => {
+            each(node, policy, start.as_deref(), |entry| print(&format!("{}\n", visible(&sentence(entry)))))?;
+        }
+        Action::Export { policy, node } => each(node, policy, None, |entry| print(&format!("{}\n", wanted(entry))))?,
+        Action::Set(set) => set.run()?,
+        Action::Remove { policy, matched, reason, if_version, node } => {
+            let body = json!({"match": parsed(matched)?, "reason": reason, "if_version": if_version});
+            let removed = changed(node.delete(&path(policy), Some(&body))?)?;
+            print(if removed["removed"] == true { "removed\n" } else { "there was none\n" })?;
+        }
+        Action::Import { policy, lower, node } => return import(node, policy, *lower),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Set {
+    fn run(&self) -> Result<(), String> {
+        let Grant { quotas, plan, deny, allow } = &self.grant;
+        let mut body = json!({"match": parsed(&self.matched)?, "lower": self.lower});
+        match (plan, deny, allow) {
+            (Some(plan), ..) => body["plan"] = json!(plan),
+            (None, true, _) => body["deny"] = json!(true),
+            (None, _, true) => body["allow"] = json!(true),
+            _ => body["quotas"] = json!(quotas),
+        }
+        if let Some(time) = &self.expires_in {
+            let micros = span(time).map_err(|fault| format!("--expires-in: {fault}"))?;
+            body["expires_in_ms"] = json!(micros / MICROS_PER_MILLI);
+        }
+        body["reason"] = json!(self.reason);
+        body["if_version"] = json!(self.if_version);
+        let entry = changed(self.node.put(&path(&self.policy), &body)?)?;
+        for warning in entry["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            complain(warning);
+        }
+        print(&format!("{}\n", visible(&sentence(&entry))))
+    }
+}
+
+/// Sets each line of standard input. A faulty one is reported, and the others follow.
+fn import(node: &Node, policy: &str, lower: bool) -> Result<ExitCode, String> {
+    let (mut set, mut faults) = (0, 0);
+    for (number, line) in std::io::stdin().lock().lines().enumerate() {
+        let line = line.map_err(|error| format!("standard input: {error}"))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let entry: Result<Map<String, Value>, _> = serde_json::from_str(&line);
+        let put = entry.map_err(|error| format!("no JSON object: {error}")).and_then(|mut entry| {
+            entry.insert("lower".into(), json!(lower));
+            changed(node.put(&path(policy), &entry.into())?)
+        });
+        match put {
+            Ok(_) => set += 1,
+            Err(fault) => {
+                faults += 1;
+                if faults <= MOST_FAULTS {
+                    complain(&format!("line {}: {fault}", number + 1));
+                }
+            }
+        }
+    }
+    print(&format!("{set} set, {faults} failed\n"))?;
+    Ok(if faults == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Calls `show` with each override of a policy.
+fn each(
+    node: &Node,
+    policy: &str,
+    start: Option<&str>,
+    mut show: impl FnMut(&Value) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut cursor: Option<String> = None;
+    loop {
+        let parameters = [("match", start), ("cursor", cursor.as_deref())];
+        let parameters = parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", encoded((*value)?))));
+        let page = node.get(&format!("{}?{}", path(policy), parameters.collect::<Vec<_>>().join("&")))?;
+        let body = page.json();
+        let Some(entries) = body["entries"].as_array() else { return Err(page.failure()) };
+        entries.iter().try_for_each(&mut show)?;
+        match body["next"].as_str() {
+            Some(next) => cursor = Some(next.to_owned()),
+            None => return Ok(()),
+        }
+    }
+}
+
+fn path(policy: &str) -> String {
+    format!("/v1/overrides/{}", encoded(policy))
+}
+
+fn encoded(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+}
+
+/// The body of a successful change.
+fn changed(answer: super::client::Answer) -> Result<Value, String> {
+    if answer.status.is_success() { Ok(answer.json()) } else { Err(answer.failure()) }
+}
+
+/// A match such as `key:alice`, as the API has it.
+fn parsed(matched: &str) -> Result<Value, String> {
+    let (kind, text) = matched.split_once(':').unwrap_or_default();
+    match kind {
+        "key" | "prefix" | "cidr" => Ok(json!({kind: text})),
+        _ => Err(format!("{matched:?} is no match: write `key:alice`, `prefix:test:` or `cidr:192.0.2.0/24`")),
+    }
+}
+
+/// The members of an override that make it again.
+fn wanted(entry: &Value) -> Value {
+    let names = ["match", "quotas", "plan", "deny", "allow", "expires_in_ms", "reason"];
+    let members = names.into_iter().filter_map(|name| Some((name.to_owned(), entry.get(name)?.clone())));
+    members.collect::<Map<_, _>>().into()
+}
+
+/// A line such as `key:alice  plan pro  until 2026-11-27T10:00:00Z  by ci: case 4711`.
+fn sentence(entry: &Value) -> String {
+    let text = |name: &str| entry[name].as_str().unwrap_or("?");
+    let matched = entry["match"].as_object().and_then(|matched| matched.iter().next());
+    let matched = matched.map(|(kind, text)| format!("{kind}:{}", text.as_str().unwrap_or("?"))).unwrap_or_default();
+    let grant = match (&entry["quotas"], &entry["plan"]) {
+        (Value::Array(quotas), _) => {
+            let quotas: Vec<_> =
+                quotas.iter().map(|quota| quota.as_str().map_or_else(|| quota.to_string(), Into::into)).collect();
+            quotas.join(", ")
+        }
+        (_, Value::String(plan)) => format!("plan {plan}"),
+        _ if entry["deny"] == true => "deny".to_owned(),
+        _ => "allow".to_owned(),
+    };
+    let until = entry["expires_at"].as_str().map(|end| format!("  until {end}")).unwrap_or_default();
+    let reason = entry["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("{matched}  {grant}{until}  by {}{reason}", text("by"))
+}

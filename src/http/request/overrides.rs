@@ -1,0 +1,126 @@
+//! The bodies and queries of the calls of overrides and of the audit.
+
+use std::ops::RangeInclusive;
+
+use serde_json::value::RawValue;
+
+use super::members::Members;
+use super::quotas;
+use super::raw::{document, integer, kind, string};
+use super::values::boolean;
+use crate::engine::QuotaSpec;
+use crate::http::problem::{Problem, Violation, Violations};
+use crate::limit::time::MICROS_PER_MILLI;
+use crate::overrides::entry::MAX_REASON_BYTES;
+use crate::overrides::{Put, Removal, Wanted};
+
+/// How long an override may last: up to ten years.
+const EXPIRES_IN_MS: RangeInclusive<u64> = 1..=10 * 366 * 86_400_000;
+
+/// The kinds of a match.
+pub(in crate::http) const KINDS: [&str; 3] = ["key", "prefix", "cidr"];
+
+/// The members of which an override has one.
+const GRANTS: [&str; 4] = ["quotas", "plan", "deny", "allow"];
+
+/// Reads the body of `PUT /v1/overrides/{policy}`, which `by` sends.
+///
+/// # Errors
+/// 400 and 422.
+pub(in crate::http) fn put(body: &[u8], by: &str) -> Result<Put, Problem> {
+    read_put(document(body)?, by).map_err(Problem::invalid)
+}
+
+fn read_put(value: &RawValue, by: &str) -> Result<Put, Violations> {
+    let names =
+        ["match", "quotas", "plan", "deny", "allow", "expires_in_ms", "reason", "if_version", "lower"].as_slice();
+    let mut members = Members::open(value, "", names, Violations::default())?;
+    let matched = matched(&mut members);
+    let given: Vec<&str> = GRANTS.into_iter().filter(|name| members.has(name)).collect();
+    if given.len() != 1 {
+        let beside = given.get(1).map(|name| format!("/{name}"));
+        let detail = match beside {
+            None => "or /plan, /deny or /allow is required: what the keys get",
+            Some(_) => "is given beside another of /quotas, /plan, /deny and /allow: give one of them",
+        };
+        members.violations.note(|| Violation::new(beside.unwrap_or_else(|| "/quotas".into()), detail));
+    }
+    let quotas = members.take("quotas", quotas::written).map(Wanted::Quotas);
+    let plan = members.take("plan", string).map(Wanted::Plan);
+    let deny = members.take("deny", only_true).map(|()| Wanted::Deny);
+    let allow = members.take("allow", only_true).map(|()| Wanted::Allow);
+    let expires_in = members.take("expires_in_ms", |value| number(value, EXPIRES_IN_MS));
+    let (reason, if_version) = (members.take("reason", reason), members.take("if_version", version));
+    let lower = members.take("lower", boolean).unwrap_or_default();
+    let wanted = quotas.or(plan).or(deny).or(allow).unwrap_or(Wanted::Quotas(Vec::<QuotaSpec>::new()));
+    let expires_in = expires_in.map(|millis| millis * MICROS_PER_MILLI);
+    members.finish(Put { matched, wanted, expires_in, reason, if_version, lower, by: by.to_owned() })
+}
+
+/// Reads the body of `DELETE /v1/overrides/{policy}`, which `by` sends.
+///
+/// # Errors
+/// 400 and 422.
+pub(in crate::http) fn removal(body: &[u8], by: &str) -> Result<Removal, Problem> {
+    let read = |value| {
+        let mut members = Members::open(value, "", &["match", "reason", "if_version"], Violations::default())?;
+        let matched = matched(&mut members);
+        let (reason, if_version) = (members.take("reason", reason), members.take("if_version", version));
+        members.finish(Removal { matched, reason, if_version, by: by.to_owned() })
+    };
+    read(document(body)?).map_err(Problem::invalid)
+}
+
+/// The kind of the match, and its text.
+fn matched(members: &mut Members<'_, &RawValue>) -> (String, String) {
+    members.require("match");
+    let Some(value) = members.take("match", Ok) else { return Default::default() };
+    let mut inner = match Members::open(value, "/match", &KINDS, Violations::default()) {
+        Ok(inner) => inner,
+        Err(violations) => {
+            members.violations.extend(violations);
+            return Default::default();
+        }
+    };
+    let given: Vec<&str> = KINDS.into_iter().filter(|kind| inner.has(kind)).collect();
+    let matched = match given[..] {
+        [kind] => inner.take(kind, string).map(|text| (kind.to_owned(), text)),
+        _ => {
+            inner.violations.note(|| Violation::new("/match", "must have one of `key`, `prefix` and `cidr`"));
+            None
+        }
+    };
+    match inner.finish(matched.unwrap_or_default()) {
+        Ok(matched) => matched,
+        Err(violations) => {
+            members.violations.extend(violations);
+            Default::default()
+        }
+    }
+}
+
+fn only_true(value: &RawValue) -> Result<(), String> {
+    if value.get() == "true" { Ok(()) } else { Err("must be true, or absent".into()) }
+}
+
+fn reason(value: &RawValue) -> Result<String, String> {
+    let reason = string(value)?;
+    match reason.len() {
+        1..=MAX_REASON_BYTES => Ok(reason),
+        length => Err(format!("must have 1 to {MAX_REASON_BYTES} bytes, not {length}")),
+    }
+}
+
+/// Versions are below 2^53, so that every JSON reader has them exactly.
+fn version(value: &RawValue) -> Result<u64, String> {
+    number(value, 0..=1 << 53)
+}
+
+fn number(value: &RawValue, range: RangeInclusive<u64>) -> Result<u64, String> {
+    let must = format!("must be an integer from {} to {}", range.start(), range.end());
+    match integer(value) {
+        Some(number) if range.contains(&number) => Ok(number),
+        _ if kind(value) == "a number" => Err(must),
+        _ => Err(format!("{must}, not {}", kind(value))),
+    }
+}

@@ -1,0 +1,160 @@
+//! How a policy applies to a key: by its file, by an override, by a plan, or by its own quotas.
+//!
+//! `deny` beats `allow`, of the file or of an override. Both beat the quotas of the check. Next is
+//! the most exact match, of an override before the file. The plan of the check is last.
+
+use std::sync::Arc;
+
+use super::entry::{Entry, Name};
+use super::map::{Key, Live, Map};
+use crate::limit::lists::{Found, List};
+use crate::limit::matches::{Matches, Pattern};
+use crate::limit::policy::{Listed, Policy};
+use crate::limit::quota::{Quota, Rule};
+
+/// How a policy applies to a key.
+#[derive(Debug)]
+pub struct Applied<'a> {
+    /// Counts the key, unless a list decides.
+    pub policy: Arc<Policy>,
+    /// The verdict without counting.
+    pub listed: Option<Listed>,
+    pub by: By<'a>,
+}
+
+/// The reason why a key gets its quotas or its verdict.
+#[derive(Debug)]
+pub enum By<'a> {
+    /// An entry of the lists in the file.
+    File(Found<'a, Arc<Policy>>),
+    /// An override.
+    Entry(Arc<Entry>),
+    /// The quotas, or the plan, of the check.
+    Check,
+    Policy,
+}
+
+/// The quotas that a check brings instead of those of its policy.
+#[derive(Debug, Clone, Default)]
+pub struct Brought {
+    /// With counters of their own.
+    pub own: Option<Arc<Policy>>,
+    /// The quotas of the plan that the check names.
+    pub plan: Option<Arc<Policy>>,
+}
+
+impl Map {
+    pub(super) fn applied<'a>(&self, policy: &'a Arc<Policy>, key: Key<'_>, brought: Brought) -> Applied<'a> {
+        let mut file = policy.found(key.normalised, key.written);
+        let live = self.find(policy, key);
+        if let Some(listed) = by_list(policy, &mut file, live.as_ref()) {
+            return listed;
+        }
+        if let Some(own) = brought.own {
+            return Applied { policy: own, listed: None, by: By::Check };
+        }
+        by_match(file, live).unwrap_or_else(|| match brought.plan {
+            Some(plan) => Applied { policy: plan, listed: None, by: By::Check },
+            None => Applied { policy: policy.clone(), listed: None, by: By::Policy },
+        })
+    }
+
+    /// The policy that counts a key, whether or not a list decides for it.
+    pub(super) fn counting(&self, policy: &Arc<Policy>, key: Key<'_>) -> Arc<Policy> {
+        let file = policy.counting(key.normalised, key.written);
+        match self.find(policy, key).and_then(|live| live.counted) {
+            Some(counted) if Arc::ptr_eq(file, policy) => counted,
+            _ => file.clone(),
+        }
+    }
+
+    /// How the policy applies now to all keys of an entry's match: by the entry itself, or by one
+    /// that covers them.
+    pub(super) fn present<'a>(&self, policy: &'a Arc<Policy>, name: &Name) -> Applied<'a> {
+        let mut file = name.pattern().and_then(|pattern| covering(policy, pattern));
+        let live = self.covering(policy, name);
+        let by_policy = || Applied { policy: policy.clone(), listed: None, by: By::Policy };
+        by_list(policy, &mut file, live.as_ref()).or_else(|| by_match(file, live)).unwrap_or_else(by_policy)
+    }
+}
+
+fn by_list<'a>(
+    policy: &Arc<Policy>,
+    file: &mut Option<Found<'a, Arc<Policy>>>,
+    live: Option<&Live>,
+) -> Option<Applied<'a>> {
+    [Listed::Deny, Listed::Allow].into_iter().find_map(|listed| {
+        let of_file = file.take_if(|found| found.list.listed() == Some(listed)).map(By::File);
+        let is_listed = |live: &&Live| live.entry.grant.listed() == Some(listed);
+        let by = of_file.or_else(|| live.filter(is_listed).map(|live| By::Entry(live.entry.clone())))?;
+        Some(Applied { policy: policy.clone(), listed: Some(listed), by })
+    })
+}
+
+/// The more exact match of an override and one in the file, neither of which is a list.
+fn by_match(file: Option<Found<'_, Arc<Policy>>>, live: Option<Live>) -> Option<Applied<'_>> {
+    let file = file.and_then(|found| match found.list {
+        List::Override(policy) => Some((found, policy)),
+        List::Deny | List::Allow => None,
+    });
+    let live = live.and_then(|Live { entry, counted }| Some((entry, counted?)));
+    match (file, live) {
+        (Some((found, policy)), live)
+            if live.as_ref().is_none_or(|(entry, _)| rank(&entry.name) < found.pattern.rank()) =>
+        {
+            Some(Applied { policy: policy.clone(), listed: None, by: By::File(found) })
+        }
+        (_, Some((entry, policy))) => Some(Applied { policy, listed: None, by: By::Entry(entry) }),
+        _ => None,
+    }
+}
+
+fn rank(name: &Name) -> (u8, usize) {
+    name.pattern().map(Pattern::rank).unwrap_or_default()
+}
+
+/// The entry of the file that decides for all keys of a pattern.
+fn covering<'a>(policy: &'a Arc<Policy>, pattern: Pattern<'_>) -> Option<Found<'a, Arc<Policy>>> {
+    let lists = policy.options.lists.as_deref()?;
+    let listed = |list, matches: &'a Matches<_>| {
+        let first = matches.covering(pattern).into_iter().next();
+        first.map(|(pattern, line)| Found { list, pattern, line: *line })
+    };
+    let counted = || {
+        let (pattern, (policy, line)) = lists.overrides.covering(pattern).into_iter().next()?;
+        Some(Found { list: List::Override(policy), pattern, line: *line })
+    };
+    listed(List::Deny, &lists.deny).or_else(|| listed(List::Allow, &lists.allow)).or_else(counted)
+}
+
+/// Whether `next` gives less than `present` in some window. Other windows count as less.
+pub(super) fn is_lower(present: &[Quota], next: &[Quota]) -> bool {
+    let is_less = |present: &Quota| {
+        let same = next.iter().find(|next| is_comparable(present, next));
+        same.is_none_or(|next| next.limit < present.limit)
+    };
+    next.len() != present.len() || present.iter().any(is_less)
+}
+
+/// Whether the limits of two quotas have one meaning. A bucket of a faster rate gives more.
+fn is_comparable(present: &Quota, next: &Quota) -> bool {
+    match (present.rule, next.rule) {
+        (Rule::TokenBucket(slow), Rule::TokenBucket(fast)) => {
+            let product = |units: u64, per: u64| u128::from(units) * u128::from(per);
+            product(fast.units.get(), slow.per) >= product(slow.units.get(), fast.per)
+        }
+        _ => present.counts_with(next),
+    }
+}
+
+impl By<'_> {
+    /// The reason in words.
+    pub fn text(&self) -> String {
+        match self {
+            Self::File(found) => format!("the {} of {} in line {}", found.list.name(), found.entry(), found.line.0),
+            Self::Entry(entry) => format!("the override of {}", entry.name),
+            Self::Check => "the check".to_owned(),
+            Self::Policy => "the policy".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! A change of an override: checked, written with its entry of the audit, and put into force.
+
+use std::sync::Arc;
+
+use super::applied::is_lower;
+use super::audit::{AuditEntry, Kind};
+use super::entry::{Body, Entry, Grant, Name, Stored};
+use super::follow::{Followed, stored};
+use super::{Keeper, MAX_ENTRIES, Overrides, lock};
+use crate::clock::unix_micros;
+use crate::config::inline::{self, QuotaFault, QuotaSpec};
+use crate::limit::policy::{Listed, Policy};
+use crate::limit::quota::begin_anew;
+use crate::limit::time::Micros;
+use crate::store::redis::Registry;
+use crate::store::redis::registry::{RecordChange, RecordWritten};
+
+/// The grant of a new entry, as a caller writes it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Wanted {
+    Quotas(Vec<QuotaSpec>),
+    Plan(String),
+    Deny,
+    Allow,
+}
+
+/// A new entry for a match.
+#[derive(Debug, Clone)]
+pub struct Put {
+    /// `key`, `prefix` or `cidr`, and its text.
+    pub matched: (String, String),
+    pub wanted: Wanted,
+    /// us; none for an entry that stays.
+    pub expires_in: Option<Micros>,
+    pub reason: Option<String>,
+    /// The version that the entry must have; 0 if there must be none.
+    pub if_version: Option<u64>,
+    /// Whether it may give less than its keys have now.
+    pub lower: bool,
+    pub by: String,
+}
+
+/// The end of an entry.
+#[derive(Debug, Clone)]
+pub struct Removal {
+    pub matched: (String, String),
+    pub reason: Option<String>,
+    /// As in [`Put`].
+    pub if_version: Option<u64>,
+    pub by: String,
+}
+
+/// A change that is in force.
+#[derive(Debug)]
+pub struct Changed {
+    /// The entry of the match from now on.
+    pub entry: Option<Entry>,
+    /// Whether there was one before.
+    pub existed: bool,
+    /// Consequences that its author may not expect.
+    pub warnings: Vec<String>,
+}
+
+/// Why nothing has changed.
+#[derive(Debug)]
+pub enum ChangeError {
+    /// The node has no place for overrides.
+    NoKeeper,
+    /// The match is none for keys of the policy.
+    Match {
+        kind: String,
+        fault: String,
+    },
+    Quotas(Vec<QuotaFault>),
+    /// The policy has no plan of that name.
+    Plan(String),
+    /// The entry has another version than the caller expects: this one, or there is none.
+    Stale(Option<Arc<Entry>>),
+    /// The keys have more now, by this.
+    Lower(String),
+    /// There are as many entries as may be.
+    Full,
+    /// The keeper did not write it, or may not have.
+    Unavailable(String),
+}
+
+/// How often a change is compared anew with an entry that others change meanwhile.
+const TRIES: usize = 16;
+
+/// A change for the keeper.
+struct Write<'a> {
+    name: &'a Name,
+    /// The next body and how long it lasts; none removes the entry.
+    next: Option<(Body, Option<Micros>)>,
+    /// The version that the entry must have; 0 if there must be none.
+    expected: Option<u64>,
+    by: &'a str,
+    reason: Option<&'a str>,
+}
+
+impl Overrides {
+    /// Puts an entry into force, in place of one for the same match.
+    ///
+    /// # Errors
+    /// Why nothing has changed.
+    pub async fn put(self: &Arc<Self>, policy: &Arc<Policy>, put: Put) -> Result<Changed, ChangeError> {
+        let name = self.name(policy, &put.matched)?;
+        let grant = self.grant(policy, put.wanted)?;
+        let body = Body::new(&grant, put.reason.as_deref(), &put.by);
+        let next = grant.counted(policy);
+        for _ in 0..TRIES {
+            let known = self.map.get(&name).map_or(0, |entry| entry.version);
+            let mut warnings = Vec::new();
+            if let Some(next) = &next {
+                let present = self.map.present(policy, &name);
+                let is_denied = present.listed == Some(Listed::Deny);
+                let is_allowed = present.listed == Some(Listed::Allow);
+                if !put.lower && !is_denied && (is_allowed || is_lower(&present.policy.quotas, &next.quotas)) {
+                    return Err(ChangeError::Lower(present.by.text()));
+                }
+                if present.listed.is_none() && begin_anew(&present.policy.quotas, &next.quotas) {
+                    warnings.push(format!(
+                        "a window or the algorithm differs from that of {}: counts begin anew, so a key may get the sum \
+                         of both once",
+                        present.by.text()
+                    ));
+                }
+            }
+            // Another author may change the entry meanwhile, and it was compared with this one.
+            let expected = put.if_version.or(next.is_some().then_some(known));
+            let next = Some((body.clone(), put.expires_in));
+            let write = Write { name: &name, next, expected, by: &put.by, reason: put.reason.as_deref() };
+            match self.write(write).await {
+                Err(ChangeError::Stale(_)) if put.if_version.is_none() => {}
+                written => return written.map(|changed| Changed { warnings, ..changed }),
+            }
+        }
+        Err(ChangeError::Unavailable("others change the override all the time: send the call again".to_owned()))
+    }
+
+    /// Ends an entry.
+    ///
+    /// # Errors
+    /// Why nothing has changed.
+    pub async fn remove(self: &Arc<Self>, policy: &Arc<Policy>, removal: Removal) -> Result<Changed, ChangeError> {
+        let name = self.name(policy, &removal.matched)?;
+        let Removal { reason, if_version, by, .. } = &removal;
+        let write = Write { name: &name, next: None, expected: *if_version, by, reason: reason.as_deref() };
+        self.write(write).await
+    }
+
+    fn name(&self, policy: &Policy, (kind, text): &(String, String)) -> Result<Name, ChangeError> {
+        let spelling = inline::matcher(policy, kind, text);
+        let spelling = spelling.map_err(|fault| ChangeError::Match { kind: kind.clone(), fault })?;
+        Ok(Name::new(&policy.name, &format!("{kind}:{spelling}")))
+    }
+
+    fn grant(&self, policy: &Arc<Policy>, wanted: Wanted) -> Result<Grant, ChangeError> {
+        match wanted {
+            Wanted::Quotas(written) => {
+                let quotas = inline::quotas(policy, &written).map_err(ChangeError::Quotas)?;
+                let fault = |message| ChangeError::Quotas(vec![QuotaFault { pointer: Vec::new(), message }]);
+                inline::instead(policy, quotas).map_err(fault)?;
+                Ok(Grant::Quotas(self.map.terms(&policy.name, written)))
+            }
+            Wanted::Plan(name) if policy.plan(&name).is_none() => Err(ChangeError::Plan(name)),
+            Wanted::Plan(name) => Ok(Grant::Plan(name.into())),
+            Wanted::Deny => Ok(Grant::Deny),
+            Wanted::Allow => Ok(Grant::Allow),
+        }
+    }
+
+    async fn write(self: &Arc<Self>, write: Write<'_>) -> Result<Changed, ChangeError> {
+        match self.keeper.get() {
+            None => Err(ChangeError::NoKeeper),
+            Some(Keeper::Redis(followed)) => self.write_to_redis(followed, write).await,
+            Some(Keeper::File(_)) => {
+                let Write { name, next, expected, by, reason } = write;
+                let (overrides, name, by, reason) = (self.clone(), name.clone(), by.to_owned(), reason.map(Into::into));
+                let writing = move || overrides.write_to_file(&name, next, expected, by, reason);
+                let written = tokio::task::spawn_blocking(writing).await;
+                written.unwrap_or_else(|error| Err(ChangeError::Unavailable(error.to_string())))
+            }
+        }
+    }
+
+    async fn write_to_redis(&self, followed: &Followed, write: Write<'_>) -> Result<Changed, ChangeError> {
+        let Write { name, next, expected, by, reason } = write;
+        if next.is_some() && self.map.get(name).is_none() && self.map.len() >= MAX_ENTRIES {
+            return Err(ChangeError::Full);
+        }
+        let (body, ends_in) = match &next {
+            Some((body, expires_in)) => (serde_json::to_string(body).ok(), expires_in.unwrap_or_default()),
+            None => (None, 0),
+        };
+        let fields = [
+            ("kind", Kind::Override.name()),
+            ("by", by),
+            ("policy", name.policy()),
+            ("match", name.matched()),
+            ("reason", reason.unwrap_or_default()),
+        ];
+        let (text, body) = (name.as_str(), body.as_deref());
+        let change =
+            RecordChange { name: Some(text), expected, ends_in, body, fields: &fields, ..RecordChange::default() };
+        let written = followed.write(text, change).await.map_err(|error| match error.is_unexecuted() {
+            true => ChangeError::Unavailable(error.to_string()),
+            false => ChangeError::Unavailable(format!("{error}: read the override, since it may have changed")),
+        })?;
+        // The caller sees its change here, and the version that it was compared with.
+        followed.ask_one(Registry::shard(text), &self.map).await;
+        let entry = |text: &str| {
+            let terms = |policy: &str, written| self.map.terms(policy, written);
+            Some(stored(text)?.entry(name.clone(), terms))
+        };
+        match written {
+            RecordWritten::Done { version, at, before, after } => {
+                AuditEntry {
+                    version,
+                    at,
+                    kind: Kind::Override,
+                    by: by.to_owned(),
+                    policy: Some(name.policy().to_owned()),
+                    matched: Some(name.matched().to_owned()),
+                    before: stored(&before),
+                    after: stored(&after),
+                    reason: reason.map(Into::into),
+                }
+                .log();
+                Ok(Changed { entry: entry(&after), existed: !before.is_empty(), warnings: Vec::new() })
+            }
+            RecordWritten::Stale(present) => Err(ChangeError::Stale(entry(&present).map(Arc::new))),
+            RecordWritten::Full => Err(ChangeError::Full),
+            RecordWritten::Nothing => Ok(Changed { entry: None, existed: false, warnings: Vec::new() }),
+        }
+    }
+
+    fn write_to_file(
+        &self,
+        name: &Name,
+        next: Option<(Body, Option<Micros>)>,
+        expected: Option<u64>,
+        by: String,
+        reason: Option<String>,
+    ) -> Result<Changed, ChangeError> {
+        let Some(Keeper::File(file)) = self.keeper.get() else { return Err(ChangeError::NoKeeper) };
+        let mut file = lock(file);
+        let now = unix_micros();
+        let _ = self.map.expire(now, |_| now);
+        let before = self.map.get(name);
+        let known = before.as_ref().map_or(0, |entry| entry.version);
+        if expected.is_some_and(|expected| expected != known) {
+            return Err(ChangeError::Stale(before));
+        }
+        if next.is_none() && before.is_none() {
+            return Ok(Changed { entry: None, existed: false, warnings: Vec::new() });
+        }
+        if next.is_some() && before.is_none() && self.map.len() >= MAX_ENTRIES {
+            return Err(ChangeError::Full);
+        }
+        let version = file.next_version(now);
+        let after = next.map(|(body, expires_in)| {
+            let expires_at = expires_in.map_or(0, |span| now + span);
+            Stored { version, at: now, expires_at, body }
+        });
+        let entry = AuditEntry {
+            version,
+            at: now,
+            kind: Kind::Override,
+            by,
+            policy: Some(name.policy().to_owned()),
+            matched: Some(name.matched().to_owned()),
+            before: before.as_deref().map(Stored::from),
+            after: after.clone(),
+            reason,
+        };
+        file.write(entry.clone(), &self.map, now)
+            .map_err(|error| ChangeError::Unavailable(error.to_string()))?;
+        entry.log();
+        let terms = |policy: &str, written| self.map.terms(policy, written);
+        let entry = after.map(|stored| stored.entry(name.clone(), terms));
+        Ok(Changed { entry, existed: before.is_some(), warnings: Vec::new() })
+    }
+}

@@ -1,0 +1,322 @@
+//! The entries that a node knows, in memory. Each check looks here, so no check asks a store.
+//!
+//! Entries of whole keys are found by the fingerprint that a check has anyway. The others are few
+//! distinct lengths of prefixes and networks, in the matchers of lists. An index has all names in
+//! order, for operators.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+
+use arc_swap::ArcSwap;
+use dashmap::DashMap;
+
+use super::entry::{Entry, Grant, Name, Ordered, Terms};
+use crate::config::inline::QuotaSpec;
+use crate::limit::key::{Fingerprint, FingerprintState, Fingerprinter};
+use crate::limit::matches::{Matches, Pattern};
+use crate::limit::policy::{Listed, Policy};
+use crate::limit::time::Micros;
+
+/// The entries of a node.
+#[derive(Debug)]
+pub(super) struct Map {
+    fingerprinter: Fingerprinter,
+    /// Number of entries. A node without entries looks no further.
+    len: AtomicUsize,
+    /// Number of changes so far.
+    changes: AtomicU64,
+    keys: DashMap<Fingerprint, Arc<Entry>, FingerprintState>,
+    /// By policy, those that match more than one key.
+    wide: ArcSwap<HashMap<Box<str>, Arc<RwLock<Wide>>>>,
+    index: Mutex<Index>,
+    /// Shared quotas by policy and text.
+    terms: Mutex<HashMap<String, Weak<Terms>>>,
+}
+
+/// Entries of prefixes and networks under one policy, by what they grant.
+#[derive(Debug, Default)]
+struct Wide {
+    deny: Matches<Arc<Entry>>,
+    allow: Matches<Arc<Entry>>,
+    counted: Matches<Arc<Entry>>,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    names: BTreeSet<Ordered>,
+    /// The entries that end, the first one first.
+    ends: BTreeSet<(Micros, Name)>,
+    /// Number of entries by policy.
+    policies: BTreeMap<Box<str>, usize>,
+}
+
+/// The key of a check, and what identifies it under its policy.
+#[derive(Debug, Clone, Copy)]
+pub struct Key<'a> {
+    /// In the spelling that is counted.
+    pub normalised: &'a str,
+    /// As the caller wrote it.
+    pub written: &'a str,
+    pub fingerprint: Fingerprint,
+}
+
+/// The entry that decides for a key or a pattern, and the policy that counts by it.
+#[derive(Debug, Clone)]
+pub(super) struct Live {
+    pub(super) entry: Arc<Entry>,
+    pub(super) counted: Option<Arc<Policy>>,
+}
+
+impl Wide {
+    fn of(&mut self, grant: &Grant) -> &mut Matches<Arc<Entry>> {
+        match grant.listed() {
+            Some(Listed::Deny) => &mut self.deny,
+            Some(Listed::Allow) => &mut self.allow,
+            None => &mut self.counted,
+        }
+    }
+}
+
+impl Map {
+    pub(super) fn new(fingerprinter: Fingerprinter) -> Self {
+        let (len, changes, keys, wide, index, terms) = Default::default();
+        Self { fingerprinter, len, changes, keys, wide, index, terms }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn fingerprint(&self, policy: &str, key: &str) -> Fingerprint {
+        self.fingerprinter.fingerprint(policy, key)
+    }
+
+    /// The entry that decides for a key: `deny`, else `allow`, else the quotas of the most exact
+    /// match that `policy` can count.
+    pub(super) fn find(&self, policy: &Arc<Policy>, key: Key<'_>) -> Option<Live> {
+        if self.len() == 0 {
+            return None;
+        }
+        let own = self.keys.get(&key.fingerprint).map(|entry| entry.clone());
+        let Some(wide) = self.wide_of(&policy.name) else { return own.and_then(|entry| live(entry, policy)) };
+        let wide = wide.read().unwrap_or_else(PoisonError::into_inner);
+        let listed = |listed, matches: &Matches<Arc<Entry>>| {
+            let is_own = |entry: &&Arc<Entry>| entry.grant.listed() == Some(listed);
+            let wider = || matches.find(key.normalised, key.written).map(|(_, entry)| entry);
+            own.as_ref().filter(is_own).or_else(wider).map(|entry| Live { entry: entry.clone(), counted: None })
+        };
+        listed(Listed::Deny, &wide.deny).or_else(|| listed(Listed::Allow, &wide.allow)).or_else(|| {
+            let wider = wide.counted.matching(key.normalised, key.written).map(|(_, entry)| entry);
+            own.iter().chain(wider).find_map(|entry| live(entry.clone(), policy))
+        })
+    }
+
+    /// The entry that decides for all keys of a pattern, itself or a wider one.
+    pub(super) fn covering(&self, policy: &Arc<Policy>, name: &Name) -> Option<Live> {
+        let pattern = name.pattern()?;
+        let own = match pattern {
+            Pattern::Key(_) => self.get(name),
+            _ => None,
+        };
+        let wide = self.wide_of(&policy.name);
+        let wide = wide.as_ref().map(|wide| wide.read().unwrap_or_else(PoisonError::into_inner));
+        let of = |matches: fn(&Wide) -> &Matches<Arc<Entry>>| {
+            let wider = wide.iter().flat_map(|wide| matches(wide).covering(pattern));
+            wider.map(|(_, entry)| entry.clone()).collect::<Vec<_>>()
+        };
+        let listed = |listed, matches| {
+            let is_listed = |entry: &Arc<Entry>| entry.grant.listed() == Some(listed);
+            let mut all = own.iter().cloned().chain(of(matches));
+            all.find(is_listed).map(|entry| Live { entry, counted: None })
+        };
+        listed(Listed::Deny, |wide| &wide.deny)
+            .or_else(|| listed(Listed::Allow, |wide| &wide.allow))
+            .or_else(|| {
+                let mut all = own.iter().cloned().chain(of(|wide| &wide.counted));
+                all.find_map(|entry| live(entry, policy))
+            })
+    }
+
+    fn wide_of(&self, policy: &str) -> Option<Arc<RwLock<Wide>>> {
+        let wide = self.wide.load();
+        if wide.is_empty() { None } else { wide.get(policy).cloned() }
+    }
+
+    /// The entry of a name.
+    pub(super) fn get(&self, name: &Name) -> Option<Arc<Entry>> {
+        self.lock().names.get(name.as_str()).map(|entry| entry.0.clone())
+    }
+
+    /// Puts the entry of a change into force, or ends the one of its name. A change of an older
+    /// version than the entry in force does nothing.
+    pub(super) fn apply(&self, name: &Name, version: u64, next: Option<Entry>) {
+        let mut index = self.lock();
+        let known = index.names.get(name.as_str()).map(|entry| entry.0.clone());
+        if known.as_ref().is_some_and(|known| known.version >= version) {
+            return;
+        }
+        if let Some(known) = known {
+            self.remove(&mut index, &known);
+        }
+        if let Some(next) = next {
+            self.insert(&mut index, Arc::new(next));
+        }
+    }
+
+    /// Puts an entry into force in place of any other of its name. A server that has lost changes
+    /// may have an older version.
+    pub(super) fn replace(&self, next: Entry) {
+        let mut index = self.lock();
+        let known = index.names.get(next.name.as_str()).map(|entry| entry.0.clone());
+        if known.as_ref().is_some_and(|known| known.version == next.version) {
+            return;
+        }
+        if let Some(known) = known {
+            self.remove(&mut index, &known);
+        }
+        self.insert(&mut index, Arc::new(next));
+    }
+
+    /// Ends the entries whose time is over: `now` returns us by the clock of an entry's store, and
+    /// `latest` is at least as late.
+    pub(super) fn expire(&self, latest: Micros, now: impl Fn(&Name) -> Micros) -> Vec<Arc<Entry>> {
+        let mut index = self.lock();
+        let due = index.ends.iter().take_while(|(end, _)| *end <= latest).filter(|(end, name)| *end <= now(name));
+        let due: Vec<Arc<Entry>> =
+            due.filter_map(|(_, name)| index.names.get(name.as_str()).map(|entry| entry.0.clone())).collect();
+        due.iter().for_each(|entry| self.remove(&mut index, entry));
+        due
+    }
+
+    /// Ends the entries that `is_gone` selects.
+    pub(super) fn remove_gone(&self, is_gone: impl Fn(&Entry) -> bool) {
+        let mut index = self.lock();
+        let gone: Vec<_> = index.names.iter().filter(|entry| is_gone(&entry.0)).map(|entry| entry.0.clone()).collect();
+        gone.iter().for_each(|entry| self.remove(&mut index, entry));
+    }
+
+    fn insert(&self, index: &mut Index, entry: Arc<Entry>) {
+        let (policy, pattern) = (entry.name.policy(), entry.name.pattern());
+        match pattern {
+            Some(Pattern::Key(key)) => drop(self.keys.insert(self.fingerprint(policy, key), entry.clone())),
+            Some(pattern) => {
+                let wide = self.wide_of(policy).unwrap_or_else(|| {
+                    let wide = Arc::<RwLock<Wide>>::default();
+                    let mut all = HashMap::clone(&self.wide.load());
+                    all.insert(policy.into(), wide.clone());
+                    self.wide.store(Arc::new(all));
+                    wide
+                });
+                let mut wide = wide.write().unwrap_or_else(PoisonError::into_inner);
+                wide.of(&entry.grant).insert(pattern, entry.clone());
+            }
+            None => return,
+        }
+        if entry.expires_at < Micros::MAX {
+            index.ends.insert((entry.expires_at, entry.name.clone()));
+        }
+        *index.policies.entry(policy.into()).or_default() += 1;
+        index.names.insert(Ordered(entry.clone()));
+        self.len.fetch_add(1, Ordering::Relaxed);
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn remove(&self, index: &mut Index, entry: &Arc<Entry>) {
+        let policy = entry.name.policy();
+        match entry.name.pattern() {
+            Some(Pattern::Key(key)) => drop(self.keys.remove(&self.fingerprint(policy, key))),
+            Some(pattern) => {
+                if let Some(wide) = self.wide_of(policy) {
+                    let mut wide = wide.write().unwrap_or_else(PoisonError::into_inner);
+                    wide.of(&entry.grant).remove(pattern);
+                }
+            }
+            None => return,
+        }
+        index.ends.remove(&(entry.expires_at, entry.name.clone()));
+        if let Some(count) = index.policies.get_mut(policy) {
+            *count -= 1;
+        }
+        index.names.remove(entry.name.as_str());
+        self.len.fetch_sub(1, Ordering::Relaxed);
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Up to `most` entries of a policy in the order of their matches, from those after `after`, of
+    /// which each match begins with `start`.
+    pub(super) fn list(&self, policy: &str, start: &str, after: Option<&str>, most: usize) -> Vec<Arc<Entry>> {
+        let first = Name::new(policy, start);
+        let after = after.map(|after| Name::new(policy, after)).filter(|after| *after >= first);
+        let from = match &after {
+            Some(after) => Bound::Excluded(after.as_str()),
+            None => Bound::Included(first.as_str()),
+        };
+        let index = self.lock();
+        let names = index.names.range::<str, _>((from, Bound::Unbounded)).map(|entry| &entry.0);
+        names
+            .take_while(|entry| entry.name.as_str().starts_with(first.as_str()))
+            .take(most)
+            .cloned()
+            .collect()
+    }
+
+    /// Number of entries by policy; also of policies that had some.
+    pub(super) fn counts(&self) -> BTreeMap<Box<str>, usize> {
+        self.lock().policies.clone()
+    }
+
+    /// Entries that the policies in force cannot count, such as those of a plan that left the file.
+    pub(super) fn absent(&self, policy: impl Fn(&str) -> Option<Arc<Policy>>) -> usize {
+        let is_absent = |entry: &Entry| {
+            let policy = policy(entry.name.policy());
+            policy.is_some_and(|policy| entry.grant.listed().is_none() && entry.grant.counted(&policy).is_none())
+        };
+        // A node with a million entries holds the lock for a page at a time.
+        let (mut absent, mut from) = (0, None::<Name>);
+        loop {
+            let index = self.lock();
+            let bound = from.as_ref().map_or(Bound::Unbounded, |from| Bound::Excluded(from.as_str()));
+            let page: Vec<_> = index.names.range::<str, _>((bound, Bound::Unbounded)).take(1000).cloned().collect();
+            drop(index);
+            let Some(last) = page.last() else { return absent };
+            from = Some(last.0.name.clone());
+            absent += page.iter().filter(|entry| is_absent(&entry.0)).count();
+        }
+    }
+
+    /// The shared quotas of a policy's entries.
+    pub(super) fn terms(&self, policy: &str, written: Vec<QuotaSpec>) -> Arc<Terms> {
+        let text = format!("{policy} {written:?}");
+        let mut terms = self.terms.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = terms.get(&text).and_then(Weak::upgrade) {
+            return known;
+        }
+        let new = Arc::new(Terms::new(written));
+        terms.insert(text, Arc::downgrade(&new));
+        new
+    }
+
+    /// Drops quotas that no entry has; called periodically.
+    pub(super) fn sweep(&self) {
+        self.terms
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|_, terms| terms.strong_count() > 0);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The effect of an entry under a policy; none if it counts as absent.
+fn live(entry: Arc<Entry>, policy: &Arc<Policy>) -> Option<Live> {
+    let counted = entry.grant.counted(policy);
+    (counted.is_some() || entry.grant.listed().is_some()).then_some(Live { entry, counted })
+}

@@ -1,0 +1,415 @@
+//! Records that all nodes share, such as overrides: by name, in [`SHARDS`] parts, each with a log of
+//! its changes.
+//!
+//! The parts have hash tags of their own, so they lie on all primaries of a cluster. A change and
+//! its entry in the log are one script call. A message wakes the nodes, which then ask for changes.
+//! They also ask without one, so a lost message only delays them.
+//!
+//! The calls use connections of their own: no check waits behind a long answer.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use tokio::sync::watch;
+
+use super::connect::attempt::Attempt;
+use super::connect::connection::Connection;
+use super::connect::questions::{bounded, name};
+use super::connect::subscription::Subscription;
+use super::protocol::address::Address;
+use super::protocol::failure::Failure;
+use super::protocol::keys::Tag;
+use super::protocol::reply::{NoVerdict, refused, text};
+use super::topology::Topology;
+use crate::limit::time::{MICROS_PER_MILLI, Micros};
+use crate::store::StoreError;
+
+/// Parts of the records.
+pub const SHARDS: usize = 64;
+
+/// The most records of a part. A hash divides 1,000,000 records so evenly that no part is fuller.
+const MOST_IN_SHARD: usize = 16_384;
+
+/// How long a server may take to connect, and to answer.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a failure to connect stands for further ones, us.
+const AGAIN: Micros = 250 * MICROS_PER_MILLI;
+
+/// How often a change is sent that no server executes, how often a question, and the pause between.
+const TRIES: usize = 40;
+const REDIRECTIONS: usize = 3;
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// The most changes of an answer, and about how many records of a page.
+const CHANGES: usize = 500;
+const PAGE: usize = 500;
+
+const WRITE: &str = include_str!("scripts/registry/write.lua");
+const READ_CHANGES: &str = include_str!("scripts/registry/changes.lua");
+
+/// The records in Redis.
+#[derive(Debug)]
+pub struct Registry {
+    topology: Arc<Topology>,
+    tags: Vec<Tag>,
+    channel: String,
+    links: Mutex<HashMap<Address, Arc<tokio::sync::Mutex<Link>>>>,
+    subscription: tokio::sync::Mutex<Option<(Address, Subscription)>>,
+    /// Changes with each message of another node.
+    pub woken: watch::Sender<u64>,
+}
+
+/// The connection to a server.
+#[derive(Debug, Default)]
+enum Link {
+    #[default]
+    New,
+    Open(Connection),
+    /// It could not be opened, us.
+    Failed(Failure, Micros),
+}
+
+/// A change to write.
+#[derive(Debug, Default)]
+pub struct RecordChange<'a> {
+    /// None for an entry of the log that changes no record.
+    pub name: Option<&'a str>,
+    /// The version that the record must have; 0 if there must be none.
+    pub expected: Option<u64>,
+    /// A version that the next one exceeds.
+    pub floor: u64,
+    /// us until the record ends; 0 for never.
+    pub ends_in: u64,
+    /// A JSON object with a member or more; none removes the record.
+    pub body: Option<&'a str>,
+    /// Names and values for the log.
+    pub fields: &'a [(&'a str, &'a str)],
+    /// The most entries of the log of a part, and how long they stay, us.
+    pub kept: (usize, u64),
+}
+
+/// The result of a change.
+#[derive(Debug, PartialEq, Eq)]
+pub enum RecordWritten {
+    Done {
+        version: u64,
+        /// us by the clock of the server.
+        at: u64,
+        /// The texts of the record; empty for none.
+        before: String,
+        after: String,
+    },
+    /// The record has another version: its text, or empty for none.
+    Stale(String),
+    /// The part has as many records as it may have.
+    Full,
+    /// There was nothing to remove.
+    Nothing,
+}
+
+/// An entry of the log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoggedChange {
+    pub version: u64,
+    /// The version of the entry before this one.
+    pub last: u64,
+    pub fields: HashMap<String, String>,
+}
+
+/// The changes of a part since a version.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct RecordChanges {
+    /// us by the clock of the server.
+    pub now: u64,
+    /// The newest version; 0 without a change.
+    pub newest: u64,
+    pub changes: Vec<LoggedChange>,
+}
+
+impl Registry {
+    pub(super) fn new(topology: Arc<Topology>, prefix: &str) -> Self {
+        // `%o` begins no key of a check.
+        let tags = (0..SHARDS).map(|shard| Tag::unescaped(prefix, &format!("%o{shard}"))).collect();
+        let channel = format!("{{{prefix}:%o}}changes");
+        let (links, subscription, woken) = Default::default();
+        Self { topology, tags, channel, links, subscription, woken }
+    }
+
+    /// The part of a name.
+    pub fn shard(name: &str) -> usize {
+        usize::from(blake3::hash(name.as_bytes()).as_bytes()[0]) % SHARDS
+    }
+
+    /// Writes a change and its entry in the log, or neither.
+    ///
+    /// # Errors
+    /// Whether it is written is unknown, unless [`StoreError::is_unexecuted`].
+    pub async fn write(&self, shard: usize, change: &RecordChange<'_>) -> Result<RecordWritten, StoreError> {
+        let mut call = self.script(WRITE, shard);
+        let (most, kept_for) = change.kept;
+        call.arg(change.name.unwrap_or_default())
+            .arg(change.expected.map(|version| version.to_string()).unwrap_or_default())
+            .arg(change.floor)
+            .arg(change.ends_in)
+            .arg(change.body.unwrap_or_default())
+            .arg(MOST_IN_SHARD)
+            .arg(&self.channel)
+            .arg(most)
+            .arg(kept_for);
+        change.fields.iter().for_each(|(name, value)| _ = call.arg(name).arg(value));
+        written(&self.send(shard, &call, TRIES).await?).ok_or_else(unfit)
+    }
+
+    /// The changes since a version; none before the first load of a part.
+    ///
+    /// # Errors
+    /// No server answers.
+    pub async fn changes(&self, shard: usize, since: Option<u64>) -> Result<RecordChanges, StoreError> {
+        let mut call = self.script(READ_CHANGES, shard);
+        call.arg(since.map(id).unwrap_or_default()).arg(CHANGES);
+        changes(&self.ask(shard, &call).await?).ok_or_else(unfit)
+    }
+
+    /// The version of the newest change of a part; 0 without one. Far cheaper than
+    /// [`Registry::changes`] where nothing has changed.
+    ///
+    /// # Errors
+    /// No server answers.
+    pub async fn newest(&self, shard: usize) -> Result<u64, StoreError> {
+        let mut call = redis::cmd("XREVRANGE");
+        call.arg(self.key(shard, "changes")).arg("+").arg("-").arg("COUNT").arg(1);
+        newest(&self.ask(shard, &call).await?).ok_or_else(unfit)
+    }
+
+    /// Now by the clock of the server of a part, us; by this node's while none is known.
+    pub fn now(&self, shard: usize) -> Micros {
+        let shared = &self.topology.shared;
+        match self.topology.owner(self.tags[shard].slot()) {
+            Some(lane) => shared.time().unwrap_or_else(|| lane.shard().shard_now()),
+            None => shared.clock.now(),
+        }
+    }
+
+    /// A page of the records of a part from a cursor on, 0 first, and the next cursor, 0 at the end.
+    /// A record that stays meanwhile is on one page or more.
+    ///
+    /// # Errors
+    /// No server answers.
+    pub async fn page(&self, shard: usize, cursor: u64) -> Result<(u64, Vec<(String, String)>), StoreError> {
+        let mut call = redis::cmd("HSCAN");
+        call.arg(self.key(shard, "records")).arg(cursor).arg("COUNT").arg(PAGE);
+        page(&self.ask(shard, &call).await?).ok_or_else(unfit)
+    }
+
+    /// Up to `most` entries of the log of a part with versions below `before`, the newest first.
+    ///
+    /// # Errors
+    /// No server answers.
+    pub async fn log(&self, shard: usize, before: u64, most: usize) -> Result<Vec<LoggedChange>, StoreError> {
+        let mut call = redis::cmd("XREVRANGE");
+        call.arg(self.key(shard, "changes")).arg(format!("({before}-0")).arg("-").arg("COUNT").arg(most);
+        let reply = self.ask(shard, &call).await?;
+        items(&reply).map(|entries| entries.iter().filter_map(logged).collect()).ok_or_else(unfit)
+    }
+
+    /// Holds all checks back, as if no server were reachable, or lets them pass.
+    pub fn hold_checks(&self, are_held: bool) {
+        self.topology.shared.hold_checks(are_held);
+    }
+
+    /// Opens the subscription that wakes this node, if it is not open.
+    pub async fn subscribe(&self) {
+        let mut subscription = self.subscription.lock().await;
+        let primaries = self.topology.primaries();
+        let is_open = |(address, open): &(Address, Subscription)| primaries.contains(address) && !open.has_ended();
+        if subscription.as_ref().is_some_and(is_open) {
+            return;
+        }
+        *subscription = None;
+        // Each server of a cluster passes messages on to all others.
+        let Some(address) = primaries.into_iter().next() else { return };
+        let (shared, woken, attempt) = (&self.topology.shared, self.woken.clone(), Attempt::default());
+        let dialed = shared.address_map().get(&address.lowercase()).unwrap_or(&address).clone();
+        let wake = move || woken.send_modify(|messages| *messages += 1);
+        let opening =
+            Subscription::open(&dialed, &shared.credentials, &self.channel, &attempt, shared.clock.clone(), wake);
+        if let Ok(open) = attempt.within(TIMEOUT, opening).await {
+            *subscription = Some((address, open));
+        }
+    }
+
+    fn key(&self, shard: usize, what: &str) -> String {
+        format!("{}{what}", self.tags[shard].as_str())
+    }
+
+    fn script(&self, source: &str, shard: usize) -> Cmd {
+        let mut call = redis::cmd("EVAL");
+        call.arg(source).arg(3);
+        ["records", "ends", "changes"].iter().for_each(|what| _ = call.arg(self.key(shard, what)));
+        call
+    }
+
+    /// Sends a question to the primary of a part. The node asks again soon, so only redirections are
+    /// followed.
+    async fn ask(&self, shard: usize, question: &Cmd) -> Result<Value, StoreError> {
+        self.send(shard, question, REDIRECTIONS).await
+    }
+
+    /// Sends a call to the primary of a part, up to `tries` times. Sends it again only if no server
+    /// executed it.
+    async fn send(&self, shard: usize, call: &Cmd, tries: usize) -> Result<Value, StoreError> {
+        let slot = self.tags[shard].slot();
+        let mut last = StoreError::Unreachable(self.topology.nobody(slot));
+        for _ in 0..tries {
+            let Some(lane) = self.topology.owner(slot) else {
+                self.topology.shared.request_refresh();
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            };
+            let address = lane.address();
+            let mut connection = match self.connection(address).await {
+                Ok(connection) => connection,
+                Err(failure) => return Err(StoreError::Unreachable(format!("{address}: {failure}"))),
+            };
+            let reply = match bounded(TIMEOUT, connection.send(call)).await {
+                Ok(reply) => reply,
+                Err(failure) => {
+                    self.forget(address);
+                    return Err(StoreError::Unknown(format!("{address}: {failure}")));
+                }
+            };
+            let Value::ServerError(error) = &reply else { return Ok(reply) };
+            last = match refused(error, address) {
+                NoVerdict::Moved(owner) => {
+                    self.topology.moved(slot, &owner);
+                    StoreError::Unreachable(format!("{address}: the slot has moved"))
+                }
+                NoVerdict::Failed(error) => return Err(error),
+                NoVerdict::NotNow(why) => StoreError::Unreachable(format!("{address}: {why}")),
+                NoVerdict::Ask(_) | NoVerdict::TryAgain => {
+                    StoreError::Unreachable(format!("{address}: the slot is moving"))
+                }
+            };
+            self.topology.shared.request_refresh();
+            tokio::time::sleep(PAUSE).await;
+        }
+        Err(last)
+    }
+
+    /// The connection to a server. The calls of all parts wait for one attempt to open it, and share
+    /// its failure for a while.
+    async fn connection(&self, address: &Address) -> Result<Connection, Failure> {
+        let link = {
+            let primaries = self.topology.primaries();
+            let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+            links.retain(|known, _| known == address || primaries.contains(known));
+            links.entry(address.clone()).or_default().clone()
+        };
+        let mut link = link.lock().await;
+        let (shared, now) = (&self.topology.shared, self.topology.shared.clock.now());
+        if let Link::Open(connection) = &mut *link
+            && !connection.has_ended()
+        {
+            return Ok(connection.clone());
+        }
+        if let Link::Failed(failure, at) = &*link
+            && now < *at + AGAIN
+        {
+            return Err(failure.clone());
+        }
+        let attempt = Attempt::default();
+        let opening = async {
+            let mut new = shared.connect(address, &attempt).await?;
+            new.send(&name()).await?;
+            Ok(new)
+        };
+        let opened = attempt.within(TIMEOUT, opening).await;
+        *link = match &opened {
+            Ok(connection) => Link::Open(connection.clone()),
+            Err(failure) => Link::Failed(failure.clone(), shared.clock.now()),
+        };
+        opened
+    }
+
+    /// Gives up a connection whose answer is late or broken.
+    fn forget(&self, address: &Address) {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
+    }
+}
+
+/// Whether the server forbids this node a command that the records need, or does not know it.
+pub fn lacks_rights(error: &StoreError) -> bool {
+    const WORDS: [&str; 4] = ["NOPERM", "lacks a right", "does not know the command", "forbids a command"];
+    matches!(error, StoreError::Refused(why) if WORDS.iter().any(|words| why.contains(words)))
+}
+
+fn id(version: u64) -> String {
+    format!("{version}-0")
+}
+
+fn unfit() -> StoreError {
+    StoreError::Unknown(Failure::unfit("a script").to_string())
+}
+
+fn items(value: &Value) -> Option<&[Value]> {
+    match value {
+        Value::Array(items) => Some(items),
+        _ => None,
+    }
+}
+
+fn number(value: &Value) -> Option<u64> {
+    text(value)?.parse().ok()
+}
+
+/// The version in the id of a change.
+fn version(value: &Value) -> Option<u64> {
+    text(value)?.split_once('-')?.0.parse().ok()
+}
+
+fn written(reply: &Value) -> Option<RecordWritten> {
+    let (word, rest) = items(reply)?.split_first()?;
+    Some(match (text(word)?, rest) {
+        ("ok", [version, at, before, after]) => RecordWritten::Done {
+            version: number(version)?,
+            at: number(at)?,
+            before: text(before)?.to_owned(),
+            after: text(after)?.to_owned(),
+        },
+        ("stale", [present]) => RecordWritten::Stale(text(present)?.to_owned()),
+        ("full", []) => RecordWritten::Full,
+        ("none", []) => RecordWritten::Nothing,
+        _ => return None,
+    })
+}
+
+fn changes(reply: &Value) -> Option<RecordChanges> {
+    let [now, newest, changes] = items(reply)? else { return None };
+    let changes = items(changes)?.iter().filter_map(logged).collect();
+    Some(RecordChanges { now: number(now)?, newest: version(newest)?, changes })
+}
+
+fn newest(reply: &Value) -> Option<u64> {
+    match items(reply)? {
+        [] => Some(0),
+        [entry] => version(items(entry)?.first()?),
+        _ => None,
+    }
+}
+
+fn page(reply: &Value) -> Option<(u64, Vec<(String, String)>)> {
+    let [cursor, records] = items(reply)? else { return None };
+    let record = |pair: &[Value]| Some((text(&pair[0])?.to_owned(), text(&pair[1])?.to_owned()));
+    Some((number(cursor)?, items(records)?.chunks_exact(2).filter_map(record).collect()))
+}
+
+fn logged(entry: &Value) -> Option<LoggedChange> {
+    let [id, fields] = items(entry)? else { return None };
+    let field = |pair: &[Value]| Some((text(&pair[0])?.to_owned(), text(&pair[1])?.to_owned()));
+    let mut fields: HashMap<String, String> = items(fields)?.chunks_exact(2).filter_map(field).collect();
+    let last = fields.remove("last")?.split_once('-')?.0.parse().ok()?;
+    Some(LoggedChange { version: version(id)?, last, fields })
+}

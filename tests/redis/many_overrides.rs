@@ -1,0 +1,81 @@
+//! A million overrides in Redis: the load, the memory of a node, and a change.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tollgate::store::redis::Registry;
+
+use crate::support::redis::Server;
+use crate::support::{Node, config_on, http, resident_kib, wait_until};
+
+const COUNT: usize = 1_000_000;
+
+/// Writes the records as the node's script does.
+fn fill(server: &Server) {
+    let mut connection = server.connection().unwrap();
+    for first in (0..COUNT).step_by(10_000) {
+        let mut pipeline = redis::pipe();
+        for number in first..first + 10_000 {
+            let name = format!("p\0key:customer-{number:07}");
+            let record = json!({
+                "version": number + 1, "at": 1_795_000_000_000_000u64, "expires_at": 0,
+                "quotas": [format!("{} per 1h", 100 + number % 10)], "reason": format!("contract {number}"), "by": "support",
+            });
+            let part = Registry::shard(&name);
+            pipeline.hset(format!("{{ratelimit:%o{part}:}}records"), name, record.to_string()).ignore();
+        }
+        pipeline.exec(&mut connection).unwrap();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn change(node: &Node, method: &str, body: &serde_json::Value) -> http::Answer {
+    http::call(&node.address, method, "/v1/overrides/p", None, &body.to_string())
+}
+
+#[test]
+fn million_overrides_load_and_change_in_bounded_memory() {
+    let server = Server::start();
+    let policies = "policies: {p: {quotas: [5 per 1h], timeout: 10s}}";
+    let empty = Node::with_config(config_on(&[server.url()], policies));
+    let before = resident_kib(empty.pid());
+    drop(empty);
+    fill(&server);
+    let since = now();
+    let node = Node::with_config(config_on(&[server.url()], policies));
+    // A debug build on busy cores takes longer than `wait_until` waits.
+    while http::get(&node.address, "/health/ready").status != 200 {
+        assert!(since.elapsed() < Duration::from_secs(300), "the node loads a million overrides");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (took, growth) = (since.elapsed(), (resident_kib(node.pid()) - before) * 1024);
+    println!("{COUNT} overrides: ready after {took:?}, {} bytes of memory each", growth / COUNT as u64);
+    assert!(growth < 600 * COUNT as u64, "{growth}");
+    for number in [0, 1, 777_777, COUNT - 1] {
+        let decision = node.check("p", &format!("customer-{number:07}"), 0);
+        assert_eq!(decision["limit"], 100 + number % 10, "{decision}");
+    }
+    assert_eq!(node.check("p", "customer-", 0)["limit"], 5);
+    let full = change(&node, "PUT", &json!({"match": {"key": "one-more"}, "deny": true}));
+    assert_eq!((full.status, &full.json()["type"]), (409, &json!("urn:tollgate:problem:too-many-overrides")));
+    let since = now();
+    for number in 0..20 {
+        let body = json!({"match": {"key": format!("customer-{number:07}")}, "quotas": ["200 per 1h"]});
+        assert_eq!(change(&node, "PUT", &body).status, 200);
+    }
+    println!("a change among them takes {:?}", since.elapsed() / 20);
+    assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
+    assert_eq!(change(&node, "DELETE", &json!({"match": {"key": "customer-0000007"}})).status, 200);
+    wait_until("there is a place", || {
+        change(&node, "PUT", &json!({"match": {"key": "one-more"}, "deny": true})).status == 200
+    });
+    let page = http::get(&node.address, "/v1/overrides/p?cursor=key:customer-0999998").json();
+    assert_eq!(
+        (&page["entries"][0]["match"]["key"], page["entries"].as_array().unwrap().len()),
+        (&json!("customer-0999999"), 2)
+    );
+}
