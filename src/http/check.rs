@@ -6,15 +6,16 @@ use axum::response::Response;
 use tokio::task::yield_now;
 
 use super::answer::{self, List};
-use super::problem::{self, Problem, Problems, Violations};
+use super::problem::{self, Problem, Problems, Violations, panicked};
 use super::request::body::{self, JsonBody};
 use super::request::refund::{self, RefundRequest};
 use super::request::{explain, parse, query};
 use super::rights::Rights;
 use super::shed::{permit, permit_heavy, refuse_unread};
 use crate::access::Scope;
-use crate::engine::{Check, Door, Kind, Note, Refund};
+use crate::engine::{Check, CheckError, Door, Kind, Note, Refund};
 use crate::node::{LIGHT, Load, Node};
+use crate::telemetry::traces::carried;
 
 /// The largest body of any other call, bytes.
 const MAX_BYTES: usize = 64 * 1024;
@@ -140,13 +141,24 @@ pub(super) async fn refund(
             })?;
         }
     }
-    let refunded = node.engine.refund(&policy, &key, charge, Door::Http).await.map_err(|error| node.refused(&error))?;
-    if by_operator {
-        let reason = Some(format!("{} units given back", refunded.refunded));
-        let note = Note::of_key(Kind::Refund, rights.author(), &policy, &key);
-        node.engine.note(Note { reason, ..note }).await;
-    }
-    Ok(answer::refunded(&key, &refunded))
+    let (engine, author, refunded_key) = (node.engine.clone(), rights.author(), key.clone());
+    let refunding = async move {
+        let refunded = engine.refund(&policy, &key, charge, Door::Http).await?;
+        if by_operator {
+            let reason = Some(format!("{} units given back", refunded.refunded));
+            engine.note(Note { reason, ..Note::of_key(Kind::Refund, author, &policy, &key) }).await;
+        }
+        Ok::<_, CheckError>(refunded)
+    };
+    let refunded = match by_operator {
+        false => refunding.await,
+        // The entry of the audit follows, although the caller may leave.
+        true => match tokio::spawn(carried(refunding)).await {
+            Ok(refunded) => refunded,
+            Err(error) => return Ok(panicked(Box::new(error))),
+        },
+    };
+    Ok(answer::refunded(&refunded_key, &refunded.map_err(|error| node.refused(&error))?))
 }
 
 /// Results that one turn of a worker writes, in less than a tenth of a millisecond.

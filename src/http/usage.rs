@@ -6,12 +6,13 @@ use axum::extract::{Extension, RawQuery, State};
 use axum::response::Response;
 
 use super::answer::{self, Object};
-use super::problem::Problem;
+use super::problem::{Problem, panicked};
 use super::request::query;
 use super::rights::Rights;
-use crate::engine::{Door, History, Kind, Note, TickCounts, Usage};
+use crate::engine::{CheckError, Door, History, Kind, Note, TickCounts, Usage};
 use crate::limit::time::MICROS_PER_MILLI;
 use crate::node::Node;
+use crate::telemetry::traces::carried;
 
 pub(super) async fn usage(
     State(node): State<Node>,
@@ -64,11 +65,17 @@ pub(super) async fn reset(
 ) -> Result<Response, Problem> {
     let check = query::policy_and_key(query.as_deref()).map_err(Problem::invalid)?;
     rights.policy(&node, &check.policy)?;
-    let decision = node
-        .engine
-        .reset(&check.policy, &check.key, Door::Http)
-        .await
-        .map_err(|error| node.refused(&error))?;
-    node.engine.note(Note::of_key(Kind::Reset, rights.author(), &check.policy, &check.key)).await;
-    Ok(answer::decision(&check.key, &decision, |_| {}))
+    let (engine, by) = (node.engine.clone(), rights.author());
+    let (policy, key) = (check.policy, check.key.clone());
+    // The entry of the audit follows, although the caller may leave.
+    let resetting = carried(async move {
+        let decision = engine.reset(&policy, &key, Door::Http).await?;
+        engine.note(Note::of_key(Kind::Reset, by, &policy, &key)).await;
+        Ok::<_, CheckError>(decision)
+    });
+    match tokio::spawn(resetting).await {
+        Ok(Ok(decision)) => Ok(answer::decision(&check.key, &decision, |_| {})),
+        Ok(Err(error)) => Err(node.refused(&error)),
+        Err(error) => Ok(panicked(Box::new(error))),
+    }
 }

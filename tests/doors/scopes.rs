@@ -80,6 +80,24 @@ async fn envoys_token_may_be_for_a_policy_or_another_door() {
     }
 }
 
+/// `POST /json` of the reference is a call of the same door.
+#[test]
+fn json_of_the_reference_needs_a_token_of_the_door() {
+    let folder = tempfile::tempdir().unwrap();
+    let entry = |name: &str, rest: &str| {
+        std::fs::write(folder.path().join(name), TokenHash::of(name).to_string()).unwrap();
+        format!("  - {{name: {name}, file: {}, {rest}}}\n", folder.path().join(name).display())
+    };
+    let tokens = entry("edge", "scopes: [check], doors: [envoy]") + &entry("app", "scopes: [check], doors: [http]");
+    let (more, envoy) = (format!("tokens:\n{tokens}"), "  http_listen: 127.0.0.1:0");
+    let policies = "  per-ip: {key: {type: ip}, quotas: [100 per 1h]}";
+    let node = EnvoyNode::start(&Settings { more: &more, envoy, policies, descriptors: DESCRIPTORS });
+    let line = node.node.greeting.lines().find_map(|line| line.trim().strip_prefix("Envoy HTTP http://"));
+    let body = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}"#;
+    let status = |token| http::call(line.unwrap(), "POST", "/json", token, body).status;
+    assert_eq!([status(None), status(Some("edge")), status(Some("app"))], [401, 200, 403]);
+}
+
 /// The spans of all doors have the name of the caller's token, and never its secret.
 #[test]
 fn spans_have_the_name_of_the_token() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
+use std::process::Command;
 
 use ring::hmac;
 use serde_json::Value;
@@ -10,16 +11,21 @@ use tempfile::TempDir;
 use tollgate::clock::unix_micros;
 
 use crate::support::receiver::{Receiver, SECRET};
-use crate::support::{Node, http, wait_until};
+use crate::support::tls::Authority;
+use crate::support::{Node, TOLLGATE, http, wait_until};
 
 /// A node with a policy `p` that notifies a receiver, and `more` of the policy.
 fn node(receiver: &str, more: &str) -> (Node, TempDir) {
+    node_by(Command::new(TOLLGATE), &format!("http://{receiver}"), more)
+}
+
+fn node_by(program: Command, receiver: &str, more: &str) -> (Node, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("secret"), format!("{SECRET}\n")).unwrap();
-    let notify = format!("notify: {{at: [80, 100], url: 'http://{receiver}/hook?a=b', secret_file: secret}}");
+    let notify = format!("notify: {{at: [80, 100], url: '{receiver}/hook?a=b', secret_file: secret}}");
     let file = folder.path().join("my.yaml");
     fs::write(&file, format!("policies: {{p: {{{notify}, {more}}}}}\n")).unwrap();
-    (Node::with_config(file), folder)
+    (Node::start_by(program, &["--config", file.to_str().unwrap()]), folder)
 }
 
 fn check(node: &Node, key: &str, cost: u64) -> Value {
@@ -189,4 +195,47 @@ fn policy_shows_its_receiver_without_the_path() {
         serde_json::json!({"at": [80, 100], "receiver": "http://127.0.0.1:9"})
     );
     assert!(!String::from_utf8_lossy(&shown.body).contains("hook"));
+}
+
+#[test]
+fn receiver_over_tls_needs_a_certificate_that_the_machine_trusts() {
+    let authority = Authority::new();
+    authority.sign("node");
+    let (receiver, log) = (Receiver::over_tls(&authority), tempfile::NamedTempFile::new().unwrap());
+    let url = format!("https://localhost:{}", receiver.address.rsplit_once(':').unwrap().1);
+    let trusting = |authority: &Authority| {
+        let mut program = Command::new(TOLLGATE);
+        program.env("SSL_CERT_FILE", authority.text("ca.pem")).stderr(log.reopen().unwrap());
+        node_by(program, &url, "quotas: [10 per 1h]")
+    };
+    let (node, _folder) = trusting(&authority);
+    check(&node, "k", 8);
+    wait_until("the notice is taken", || count(&node, "sent") == 1);
+    assert_eq!(receiver.bodies()[0]["key"], "k");
+    let (node, _folder) = trusting(&Authority::new());
+    check(&node, "other", 8);
+    let told = || fs::read_to_string(log.path()).unwrap();
+    wait_until("the failure is logged", || told().contains("a notice was not delivered"));
+    assert!(told().contains("UnknownIssuer") && !told().contains("hook"), "{}", told());
+    assert_eq!(receiver.received().len(), 1);
+}
+
+#[test]
+fn notice_is_an_entry_of_the_audit() {
+    let receiver = Receiver::start();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let mut program = Command::new(TOLLGATE);
+    program.env("RUST_LOG", "info").stderr(log.reopen().unwrap());
+    let (node, _folder) = node_by(program, &format!("http://{}", receiver.address), "quotas: [10 per 1h]");
+    check(&node, "k", 8);
+    let lines = || -> Vec<Value> {
+        let told = fs::read_to_string(log.path()).unwrap();
+        let lines = told.lines().filter_map(|line| serde_json::from_str(line).ok());
+        lines.filter(|line: &Value| line["target"] == "tollgate.audit").collect()
+    };
+    wait_until("the entry is there", || lines().len() == 1);
+    let fields = &lines()[0]["fields"];
+    assert!(fields["kind"].as_str().unwrap().eq_ignore_ascii_case("notice"), "{fields}");
+    let expected = ["this node", "p", "key:k", "80 % of 1h"];
+    assert_eq!(["by", "policy", "match", "reason"].map(|name| fields[name].as_str().unwrap()), expected);
 }

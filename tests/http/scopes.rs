@@ -208,6 +208,13 @@ fn token_is_rejected_from_its_end_on() {
         ("old", "scopes: [check], expires: 2001-01-01"),
         ("next", "scopes: [check], expires: 2999-12-31"),
     ]);
+    let validated = Command::new(TOLLGATE).arg("validate").arg(folder.path().join("my.yaml")).output().unwrap();
+    let warnings = String::from_utf8(validated.stderr).unwrap();
+    assert!(
+        validated.status.success() && warnings.contains("warning: the token `old` has expired"),
+        "{warnings}"
+    );
+    assert!(!warnings.contains("`next`"), "{warnings}");
     let node = node(&folder);
     let status = |token| call(&node, ("POST", "/v1/check", CHECK), "a", Some(token));
     let rejected = status("old");

@@ -5,7 +5,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
+use rustls::crypto::ring;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::Value;
+
+use super::tls::{Authority, certificates};
 
 pub(crate) const SECRET: &str = "a secret of the receiver";
 
@@ -22,14 +28,30 @@ pub(crate) struct Receiver {
 
 impl Receiver {
     pub(crate) fn start() -> Self {
+        Self::serve(|stream| stream)
+    }
+
+    /// The same over TLS, with the certificate `node` of this authority.
+    pub(crate) fn over_tls(authority: &Authority) -> Self {
+        let key = PrivateKeyDer::from_pem_file(authority.path("node.key")).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(certificates(&authority.path("node.pem")), key);
+        let config = Arc::new(config.unwrap());
+        Self::serve(move |stream| StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), stream))
+    }
+
+    fn serve<S: Read + Write + Send + 'static>(accept: impl Fn(TcpStream) -> S + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let receiver = Self { address, received: Arc::default(), statuses: Arc::default() };
         let (received, statuses) = (receiver.received.clone(), receiver.statuses.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (received, statuses) = (received.clone(), statuses.clone());
-                std::thread::spawn(move || while receive(&stream, &received, &statuses).is_some() {});
+                let (received, statuses, mut stream) = (received.clone(), statuses.clone(), accept(stream));
+                std::thread::spawn(move || while receive(&mut stream, &received, &statuses).is_some() {});
             }
         });
         receiver
@@ -44,8 +66,13 @@ impl Receiver {
     }
 }
 
-fn receive(stream: &TcpStream, received: &Mutex<Vec<Received>>, statuses: &Mutex<Vec<u16>>) -> Option<()> {
-    let mut reader = BufReader::with_capacity(1, stream);
+fn receive(
+    stream: &mut (impl Read + Write),
+    received: &Mutex<Vec<Received>>,
+    statuses: &Mutex<Vec<u16>>,
+) -> Option<()> {
+    // The reader takes no byte of the next request.
+    let mut reader = BufReader::with_capacity(1, &mut *stream);
     let (mut path, mut fields, mut line) = (String::new(), HashMap::new(), String::new());
     while reader.read_line(&mut line).ok()? > 0 && !line.trim().is_empty() {
         match line.trim().split_once(": ") {
@@ -60,5 +87,6 @@ fn receive(stream: &TcpStream, received: &Mutex<Vec<Received>>, statuses: &Mutex
     let status = statuses.lock().unwrap().pop().unwrap_or(204);
     received.lock().unwrap().push((path, signature, body));
     let answer = format!("HTTP/1.1 {status} .\r\nContent-Length: 0\r\n\r\n");
-    (&mut &*stream).write_all(answer.as_bytes()).ok()
+    stream.write_all(answer.as_bytes()).ok()?;
+    stream.flush().ok()
 }
