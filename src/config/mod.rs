@@ -53,6 +53,7 @@ mod idle_quotas;
 
 mod candidate;
 
+mod hold;
 mod lease;
 
 mod notify;

@@ -29,6 +29,8 @@ mod reference;
 
 mod explain;
 
+mod holds;
+
 mod health;
 
 mod metrics;

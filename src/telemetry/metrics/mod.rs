@@ -95,6 +95,11 @@ metrics! {
         /// Notices of keys that crossed a mark of their policy, and what became of them: sent,
         /// failed or dropped.
         pub notices: Family<u64> = "tollgate_notices",
+        /// Holds that calls of this node opened, less those that they ended: the sum over all nodes is the
+        /// number of open holds.
+        pub holds_open: Family<f64> = "tollgate_holds_open",
+        /// Holds that calls of this node ended, or found expired.
+        pub holds: Family<u64> = "tollgate_holds",
         /// Calls that were refused with 503 to bound the node's memory: too many calls in flight,
         /// bytes of bodies, heavy calls or unread answers.
         pub shed: Family<u64> = "tollgate_shed",
