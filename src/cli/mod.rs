@@ -17,6 +17,8 @@ mod descriptors;
 
 mod check;
 
+mod settle;
+
 mod validate;
 
 mod explain;
@@ -93,6 +95,10 @@ enum Command {
     Reset(usage::ResetArgs),
     /// Make a running node load its configuration again. Exit code: 0 loaded, 1 not.
     Reload(reload::Args),
+    /// End the hold of a check with its true cost. Exit code: 0 settled, 1 not, 2 failed.
+    Settle(settle::Settle),
+    /// Keep the hold of a check open. Exit code: 0 renewed, 1 not, 2 failed.
+    Renew(settle::Hold),
     /// Read a configuration file and report every fault. Exit code: 0 none, 1 faults.
     Validate(validate::Args),
     /// Say what a policy of a file or of a running node does with a key: list or override, quotas,
@@ -197,6 +203,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Refund(args) => (refund::run(&args), 1),
         Command::Reset(args) => (usage::reset(&args), 1),
         Command::Reload(args) => (reload::run(&args), 1),
+        Command::Settle(args) => (settle::settle(&args), 2),
+        Command::Renew(args) => (settle::renew(&args), 2),
         Command::Validate(args) => (validate::run(&args), 1),
         Command::Explain(args) => (explain::run(&args), 1),
         Command::Import(args) => (import::run(&args), 1),

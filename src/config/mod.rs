@@ -55,6 +55,7 @@ mod candidate;
 
 mod plans;
 
+mod hold;
 mod lease;
 
 mod notify;

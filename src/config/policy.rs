@@ -12,6 +12,7 @@ use crate::limit::ticks::Ticks;
 
 use super::candidate;
 use super::counter;
+use super::hold;
 use super::lease;
 use super::lists;
 use super::node::{Member, Node};
@@ -19,7 +20,9 @@ use super::notify;
 use super::quota::{self, Form};
 use super::section::Section;
 use super::setting::Values;
-use super::settings::policy::{ALGORITHM, ANCHOR, DURABILITY, INLINE, LOG_ENTRIES, ON_STORE_FAILURE, SHADOW, SHAPE};
+use super::settings::policy::{
+    ALGORITHM, ANCHOR, DURABILITY, INLINE, LOG_ENTRIES, ON_STORE_FAILURE, QUOTAS, SHADOW, SHAPE,
+};
 use super::settings::{key, store, wait};
 use super::zone;
 
@@ -36,10 +39,17 @@ pub(super) fn policy(member: &Member, defaults: Defaults) -> Option<Policy> {
     let name = member.identifier("policy");
     let section = member.node.section(&SHAPE);
     let algorithm = section.checked(&ALGORITHM);
-    let quotas = section.required("quotas", "a policy needs `quotas`, such as `quotas: [1000 per 1s]`");
+    let quotas = match section.member(QUOTAS.name) {
+        None if hold::limits_places(&section) => Some(None),
+        None => {
+            section.note_missing("a policy needs `quotas`, such as `quotas: [1000 per 1s]`");
+            None
+        }
+        given => Some(given),
+    };
     let ticks = counter::ticks(&section, algorithm);
     let form = form(&section, algorithm, ticks);
-    let quotas = quotas.and_then(|node| quota::quotas(node, form));
+    let quotas = quotas.and_then(|node| node.map_or_else(|| Some(Vec::new()), |node| quota::quotas(node, form)));
     let key_type = section.member("key").map_or(Some(KeyType::Text), key_type);
     let durability = section.checked(&DURABILITY);
     let on_store_failure = on_store_failure(section.member("on_store_failure"), durability);
@@ -47,6 +57,7 @@ pub(super) fn policy(member: &Member, defaults: Defaults) -> Option<Policy> {
     let lists = lists::lists(&section, key_type.unwrap_or_default(), form);
     let lease = lease::spec(&section, defaults.nodes);
     let queue = section.member("wait").and_then(|node| queue(node, algorithm));
+    let hold = hold::hold(&section);
     let candidate = candidate::quotas(&section, form, ticks);
     let needs_zone = zone::is_needed(form, quotas.as_deref())
         || lists.as_ref().is_some_and(|lists| lists.needs_zone)
@@ -60,6 +71,7 @@ pub(super) fn policy(member: &Member, defaults: Defaults) -> Option<Policy> {
         zone: form.zone(),
         queue,
         notify: notify::notify(&section),
+        hold,
         ..Options::default()
     };
     let (name, algorithm, quotas, key_type) = (name?, algorithm?, quotas?, key_type?);

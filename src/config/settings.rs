@@ -9,6 +9,7 @@ use super::envoy::Counting;
 use super::gate::{ClientFrom, MissingKey, RequestFrom};
 use super::section::Shape;
 use super::setting::{Address, Choice, Flag, Identifier, Integer, Own, Ratio, Setting, Time};
+use crate::limit::hold::OnExpiry;
 use crate::limit::log::{DEFAULT_ENTRIES, MAX_ENTRIES};
 use crate::limit::policy::{Algorithm, Durability, OnStoreFailure};
 use crate::limit::quota::{Anchor, MAX_UNITS};
@@ -325,7 +326,7 @@ settings! {
         /// rate (`1 per 1s` is `2 per 2s`) or fill time.
         QUOTAS = "quotas": Own(
             "list of 1 to 8: `1000 per 1s`, or `{name, limit, per}`; for a token bucket `{name, rate, burst}`",
-            "needed"
+            "needed, except with `in_flight`"
         );
         /// Begin of fixed windows.
         ANCHOR = "anchor": Choice<Anchor>(&[("clock", Anchor::Clock), ("first-hit", Anchor::FirstHit)], Anchor::Clock);
@@ -371,6 +372,9 @@ settings! {
         WAIT = "wait": Own("`{queue: ...}`", "none");
         /// A signed POST for each key that crosses a part of a limit ([page](notices.md)).
         NOTIFY = "notify": Own("`{at: [80, 100], url: ..., secret_file: ...}`", "none");
+        /// A check holds its charge, and a place of its key, until it is settled ([page](holds.md)).
+        /// Not with `lease`, `inline` or `shared`, and no gate uses such a policy.
+        HOLD = "hold": Own("`{ttl: ..., in_flight: ..., on_expiry: ...}`", "none");
         /// `replica`: a check is allowed only after a replica acknowledges the charge. Without
         /// Redis no replica exists: the node warns at the start, and allows without one.
         DURABILITY = "durability": Choice<Durability>(Durability::WORDS, Durability::Primary);
@@ -396,6 +400,15 @@ settings! {
         URL = "url": Own("`https://` or `http://` URL", "needed");
         /// The secret that signs notices, on one line.
         SECRET_FILE = "secret_file": Own("file with 16 bytes or more", "needed");
+    }
+
+    hold("", " of a hold", "{ttl: 60s, in_flight: 4}") {
+        /// How long a hold stays open without a renewal.
+        TTL = "ttl": Own("duration, 1s to 1h", "needed");
+        /// The most open holds of a key: its places.
+        IN_FLIGHT = "in_flight": Own("integer, 1 to 100,000", "any number");
+        /// The charge of a hold that expires: it counts on, or is given back.
+        ON_EXPIRY = "on_expiry": Choice<OnExpiry>(OnExpiry::WORDS, OnExpiry::Charge);
     }
 
     window("", " of a quota", "{name: burst, limit: 20, per: 1s}") rejects bucket::RATE, bucket::BURST {

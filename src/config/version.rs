@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::plans;
+use crate::limit::hold::Hold;
 use crate::limit::key::KeyType;
 use crate::limit::lease::Lease;
 use crate::limit::log::max_entries;
@@ -32,7 +33,7 @@ fn canonical(policy: &Policy) -> String {
 
 /// Each setting of a policy that is not a list, by the name in the configuration; none if it does
 /// not apply. `quotas` writes the quotas of a policy.
-pub fn scalars(policy: &Policy, quotas: impl Fn(&Policy) -> String) -> [(&'static str, Option<String>); 17] {
+pub fn scalars(policy: &Policy, quotas: impl Fn(&Policy) -> String) -> [(&'static str, Option<String>); 18] {
     let first = policy.quotas.first();
     let ticks = policy.ticks();
     let anchors = || policy.quotas.iter().filter_map(Quota::anchor);
@@ -42,6 +43,10 @@ pub fn scalars(policy: &Policy, quotas: impl Fn(&Policy) -> String) -> [(&'stati
         KeyType::Ip { ipv6_prefix } => format!("ip, ipv6_prefix {ipv6_prefix}"),
     };
     let lease = |Lease { span, nodes }: Lease| format!("span {}, nodes {nodes}", span_text(span));
+    let hold = |Hold { ttl, in_flight, on_expiry }: Hold| {
+        let places = in_flight.map_or_else(|| "any".to_owned(), |places| places.to_string());
+        format!("ttl {}, in_flight {places}, on_expiry {}", span_text(ttl), on_expiry.name())
+    };
     let flag = |is: bool| Some(is.to_string());
     let word = |word: &str| Some(word.to_owned());
     let or_none = |text: Option<String>| Some(text.unwrap_or_else(|| "none".to_owned()));
@@ -61,6 +66,7 @@ pub fn scalars(policy: &Policy, quotas: impl Fn(&Policy) -> String) -> [(&'stati
         ("inline", flag(options.inline)),
         ("durability", word(options.durability.name())),
         ("lease", or_none(options.lease.map(lease))),
+        ("hold", or_none(options.hold.map(hold))),
         ("candidate", or_none(options.candidate.as_ref().map(|candidate| quotas(candidate)))),
         ("plans", plans::texts(policy, &quotas)),
     ]

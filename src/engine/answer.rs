@@ -28,6 +28,14 @@ pub enum CheckError {
     /// The policy has other plans, or none.
     #[error("the plan {plan:?} is none of this policy{}", listed(plans))]
     UnknownPlan { plan: Box<str>, plans: Vec<Box<str>> },
+    #[error("the policy has a `hold`, so a check that charges needs an `id`")]
+    NeedsId,
+    #[error("the id is given twice for this key: give each check its own")]
+    IdTwice,
+    #[error("the policy {0:?} has no `hold`, so its checks need no settle")]
+    NoHolds(String),
+    #[error("the hold was settled with another cost: the first one counts")]
+    SettledOtherwise,
     #[error("the policy takes no quotas from requests")]
     UnwantedQuotas,
     #[error("the quotas of the request are wrong")]

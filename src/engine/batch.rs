@@ -36,7 +36,7 @@ impl Engine {
     /// Decides each check separately, and the checks of one key in order. Answers are in the order
     /// of the checks.
     pub async fn check_batch(&self, checks: &[Check]) -> Vec<Answer> {
-        let resolved: Vec<_> = checks.iter().map(|check| self.resolve(check)).collect();
+        let resolved: Vec<_> = checks.iter().map(|check| self.resolve_charge(check)).collect();
         let undecided = |resolved: &Result<Resolved, CheckError>| resolved.as_ref().err().cloned();
         let mut answers: Vec<Answer> =
             resolved.iter().map(|resolved| Err(undecided(resolved).unwrap_or_else(missing_answer))).collect();
@@ -145,7 +145,7 @@ impl Engine {
 impl Placed<'_> {
     /// Whether a call of several keys may decide it. A lease is bought by a call of its own.
     fn is_simple(&self) -> bool {
-        self.check.is_plain() && self.resolved.subject.policy.options.lease.is_none()
+        self.resolved.is_plain(self.check) && self.resolved.subject.policy.options.lease.is_none()
     }
 
     fn timeout(&self) -> Duration {

@@ -25,6 +25,9 @@ use crate::prefilter::Question;
 use crate::store::{Done, Id, Meta, Over, StoreError, Subject, Taken, Work};
 use crate::telemetry::traces;
 
+/// The longest id of a check, bytes.
+pub const MAX_ID_BYTES: usize = 64;
+
 /// One question: may `key` spend `cost` more under `policy`, now?
 #[derive(Debug, Clone)]
 pub struct Check {
@@ -64,7 +67,7 @@ impl Check {
 
     /// Whether one call may decide it with others. A check with an id, a drain, a look or a wait has
     /// its own call.
-    pub(super) fn is_plain(&self) -> bool {
+    fn is_plain(&self) -> bool {
         self.id.is_none() && self.over == Over::Deny && !self.look && self.wait.is_none()
     }
 }
@@ -94,6 +97,11 @@ impl Resolved {
         self.listed.map(|listed| Decision::by_list(self.subject.policy.clone(), listed, cost))
     }
 
+    /// Whether one call may decide the check with others. Checks of holds have calls of their own.
+    pub(super) fn is_plain(&self, check: &Check) -> bool {
+        check.is_plain() && self.subject.policy.options.hold.is_none()
+    }
+
     /// Whether both have the same policy and list verdict. Equal keys imply equal subjects then.
     pub(super) fn agrees(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.subject.policy, &other.subject.policy) && self.listed == other.listed
@@ -107,8 +115,8 @@ impl Engine {
     /// If the policy is unknown, the key does not match its type, or the store fails under mode
     /// `error`.
     pub async fn check(&self, check: &Check) -> Answer {
-        let resolved = self.resolve(check)?;
-        let answer = if check.is_plain() {
+        let resolved = self.resolve_charge(check)?;
+        let answer = if resolved.is_plain(check) {
             self.check_without_id(&resolved, check).await
         } else {
             let until = self.clock.now() + micros(resolved.timeout());
@@ -140,6 +148,8 @@ impl Engine {
             Some(id) => self.check_with_id(resolved, check, id, until).await,
             None if check.look => self.look_ahead(resolved, check.cost, until).await,
             None if check.wait.is_some() => self.wait_in_line(resolved, check, until).await,
+            // Under a policy with holds a check without an id charges nothing.
+            None if check.over == Over::Deny => self.look_ahead(resolved, check.cost, until).await,
             None => self.drain(resolved, check, until).await,
         };
         match check.wait {
@@ -179,12 +189,22 @@ impl Engine {
         if let Some(operation) = operation {
             return self.tally.operated(&subject.policy.name, *operation, answers.iter().all(Result::is_ok));
         }
+        for decision in answers.iter().flatten().filter(|decision| decision.places.is_some()) {
+            self.tally.held(&subject.policy.name, decision);
+        }
         let checked = Checked { subject, door: *door, fingerprinter: &self.fingerprinter };
         self.tally.answered(&checked, answers, now, now.saturating_sub(since));
     }
 }
 
 impl Engine {
+    /// Resolves a check that may charge. Under a policy with holds it needs an id.
+    pub(super) fn resolve_charge(&self, check: &Check) -> Result<Resolved, CheckError> {
+        let resolved = self.resolve(check)?;
+        let needs_id = resolved.subject.policy.options.hold.is_some() && check.cost > 0 && !check.look;
+        if needs_id && check.id.is_none() { Err(CheckError::NeedsId) } else { Ok(resolved) }
+    }
+
     pub(super) fn resolve(&self, check: &Check) -> Result<Resolved, CheckError> {
         let running = self.running.load();
         let policy = configured(&running.policies, &check.policy)?;
@@ -268,9 +288,14 @@ pub(super) fn costs(checks: &[&Check]) -> SmallVec<[u64; 1]> {
     checks.iter().map(|check| check.cost).collect()
 }
 
-/// The metas of one subject's checks, one each, if its policy stores them.
+/// The metas of one subject's checks, one each, if its policy stores them. Holds have one, too.
 pub(super) fn metas<'a>(subject: &Subject, checks: impl Iterator<Item = &'a Check>) -> SmallVec<[Meta; 1]> {
-    if subject.policy.keeps_metas() { checks.map(|check| check.meta.clone()).collect() } else { SmallVec::new() }
+    let policy = &subject.policy;
+    if policy.keeps_metas() || policy.options.hold.is_some() {
+        checks.map(|check| check.meta.clone()).collect()
+    } else {
+        SmallVec::new()
+    }
 }
 
 impl Engine {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::limit::decision::{QuotaStates, Verdict, Wait};
+use crate::limit::hold::{End, PLACES, Places};
 use crate::limit::policy::{Listed, OnStoreFailure, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::receipt::Parts;
@@ -35,6 +36,8 @@ pub struct Decision {
     pub parts: Option<Box<Parts>>,
     /// For an allowed check that waits: the time until its start, us.
     pub start_after: Option<Micros>,
+    /// Under a policy with holds: the places of the key, if a counter decided.
+    pub places: Option<Box<Places>>,
 }
 
 impl Decision {
@@ -56,6 +59,7 @@ impl Decision {
             refunded: false,
             parts: None,
             start_after: None,
+            places: None,
         }
     }
 
@@ -63,6 +67,7 @@ impl Decision {
     pub fn by_store(policy: Arc<Policy>, verdict: Verdict) -> Self {
         let reason = match (verdict.allowed, verdict.retry_after) {
             (true, _) => Reason::Ok,
+            _ if verdict.places.as_ref().is_some_and(|places| places.denies) => Reason::InFlight,
             (false, Wait::For(_)) => Reason::OverLimit,
             (false, Wait::Never) => Reason::CostExceedsLimit,
         };
@@ -74,8 +79,22 @@ impl Decision {
             quotas: verdict.quotas,
             parts: verdict.parts,
             start_after: (verdict.start_after > 0).then_some(verdict.start_after),
+            places: verdict.places,
             ..Self::uncounted(policy, verdict.cost, Source::Store, reason)
         }
+    }
+
+    /// The numbers of the binding quota. Places are one if they deny, or if there is no other. None if
+    /// no counter decided, or the places have no bound.
+    pub fn bound(&self) -> Option<Bound<'_>> {
+        if self.reason == Reason::InFlight || self.policy.quotas.is_empty() {
+            let places = self.places.as_ref()?;
+            let (limit, remaining) = (places.limit?, places.remaining()?);
+            return Some(Bound { name: PLACES, limit, remaining, reset_after: places.reset_after });
+        }
+        let Binding { quota, remaining, reset_after } = self.binding?;
+        let quota = self.policy.quotas.get(quota)?;
+        Some(Bound { name: &quota.name, limit: quota.limit.get(), remaining, reset_after })
     }
 
     /// Makes the quota at that place the binding one.
@@ -136,10 +155,12 @@ impl Decision {
         self
     }
 
-    /// The answer to a retry whose charge was given back: it cannot vouch for the check any more.
+    /// The answer to a retry whose charge was given back, by a refund or at the end of its hold. It
+    /// cannot vouch for the check any more.
     #[must_use]
-    pub(super) fn after_refund(mut self) -> Self {
-        (self.allowed, self.reason, self.retry_after) = (false, Reason::Refunded, Wait::Never);
+    pub(super) fn given_back(mut self, end: Option<End>) -> Self {
+        let reason = if end == Some(End::Expired) { Reason::Expired } else { Reason::Refunded };
+        (self.allowed, self.reason, self.retry_after) = (false, reason, Wait::Never);
         self.without_charge()
     }
 
@@ -208,6 +229,16 @@ impl Decision {
     }
 }
 
+/// The numbers of the binding quota, or of the places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bound<'a> {
+    pub name: &'a str,
+    pub limit: u64,
+    pub remaining: u64,
+    /// us.
+    pub reset_after: Micros,
+}
+
 /// The binding quota of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Binding {
@@ -259,6 +290,10 @@ named! {
         DenyListed = "deny_listed",
         /// The charge of the id was given back: a new attempt needs a new id.
         Refunded = "refunded",
+        /// Every place of the key is taken.
+        InFlight = "in_flight",
+        /// The hold of the id expired, and its charge was given back.
+        Expired = "expired",
     }
 }
 

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::answer::{cause, only_verdict};
-use super::{CheckError, Decision, Fallback, Reason, Source};
+use super::idempotency::by_record;
+use super::{Cause, CheckError, Decision, Fallback, Reason, Source};
 use crate::limit::decision::{Verdict, Wait};
 use crate::limit::policy::{OnStoreFailure, Policy};
 use crate::limit::receipt::Receipt;
 use crate::limit::time::MICROS_PER_SECOND;
-use crate::store::{Charged, Done, MemoryStore, StoreError, Subject, Taken, Work};
+use crate::store::{Done, MemoryStore, StoreError, Subject, Taken, Work};
 
 /// The wait after a denial for lack of a store.
 const RETRY_AFTER: Wait = Wait::For(MICROS_PER_SECOND);
@@ -68,28 +69,40 @@ impl FallbackStore {
         };
         match self.memory.run(&share, work, &[]) {
             Ok(Done::Charged(charged)) => {
-                let Charged { policy, verdict, replayed, .. } = *charged;
-                let decision = local_decision(&policy, subject, verdict, fallback);
-                Ok(Some((smallvec![Decision { replayed, ..decision }], None)))
+                let decision =
+                    by_record(*charged, |policy, verdict| local_decision(policy, subject, verdict, fallback));
+                Ok(Some((smallvec![decision], None)))
             }
             Ok(Done::Reserved(taken, receipt)) => Ok(Some((decisions(taken), receipt))),
             Ok(Done::Taken(taken)) => Ok(Some((decisions(taken), None))),
             Ok(Done::Reused) => Err(CheckError::IdReused),
-            Ok(Done::Leased(..) | Done::Refunded(..) | Done::Page(_) | Done::Ticks(..)) | Err(_) => Ok(None),
+            Ok(_) | Err(_) => Ok(None),
         }
     }
 
     /// Takes back a charge of this node's share. The verdict stays, and the quotas no longer
     /// include the charge.
-    pub fn give_back(&self, subject: &Subject, mut decision: Decision, receipt: Receipt) -> Decision {
+    pub fn give_back(&self, subject: &Subject, mut decision: Decision, work: &Work) -> Decision {
         // A give-back needs no place, so a full store does not reject it.
-        if let Ok(Done::Refunded(taken, _)) = self.memory.run(&self.share(subject), &Work::GiveBack(receipt), &[])
+        if let Ok(Done::Refunded(taken, _)) = self.memory.run(&self.share(subject), work, &[])
             && let Ok(after) = only_verdict(taken)
         {
             decision.quotas = after.quotas;
+            decision.places = after.places;
             decision.bind(after.binding);
         }
         decision
+    }
+
+    /// Runs an operation on this node's share, if its store does it.
+    pub(super) fn run(&self, subject: &Subject, work: &Work) -> Option<Done> {
+        self.memory.run(&self.share(subject), work, &[]).ok()
+    }
+
+    /// The decision for a verdict of this node's share, while the store does not know the hold.
+    pub(super) fn decision(&self, subject: &Subject, verdict: Verdict) -> Decision {
+        let fallback = Fallback { mode: OnStoreFailure::Local, cause: Cause::Refused };
+        local_decision(&self.share(subject).policy, subject, verdict, fallback)
     }
 
     fn share(&self, subject: &Subject) -> Subject {

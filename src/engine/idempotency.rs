@@ -1,12 +1,23 @@
 //! Checks with an id, which charge once however often they are retried.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::answer::{Answer, missing_answer, only_verdict, unexpected_reply};
 use super::check::{Resolved, metas};
 use super::{Check, CheckError, Decision, Engine, waiting};
+use crate::limit::decision::Verdict;
+use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 use crate::store::{Charged, Done, Id, Over, Subject, Work};
+
+/// The decision on a charge with an id. `decide` turns the verdict into one.
+pub(super) fn by_record(charged: Charged, decide: impl FnOnce(&Arc<Policy>, Verdict) -> Decision) -> Decision {
+    let end = charged.end();
+    let Charged { policy, verdict, replayed, refunded } = charged;
+    let decision = Decision { replayed, refunded, ..decide(&policy, verdict) };
+    if refunded { decision.given_back(end) } else { decision }
+}
 
 impl Engine {
     /// Decides one check with an id until `until` (us). It skips the pre-filter if an earlier check
@@ -41,12 +52,10 @@ impl Engine {
         let question = self.prefilter.question(self.store.slot(subject), self.clock.now());
         match self.run_within(subject, work.clone(), &metas, left).await {
             Ok(Done::Charged(charged)) => {
-                let Charged { policy, verdict, replayed, refunded } = *charged;
-                if !replayed && self.is_outdated(resolved, check) {
+                if !charged.replayed && self.is_outdated(resolved, check) {
                     self.prefilter.forget(self.store.slot(subject));
                 }
-                let decision = Decision { replayed, refunded, ..Decision::by_store(policy, verdict) };
-                Ok(if refunded { decision.after_refund() } else { decision })
+                Ok(by_record(*charged, |policy, verdict| Decision::by_store(policy.clone(), verdict)))
             }
             Ok(Done::Reused) => Err(CheckError::IdReused),
             Ok(Done::Taken(taken)) => {

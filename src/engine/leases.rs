@@ -327,7 +327,7 @@ mod tests {
             let lease = Arc::new(OpenLease {
                 hand: Hand::new(10, SPAN),
                 receipt: Box::new(LeaseReceipt {
-                    charge: Receipt { at: NOW + SPAN, cost: 10, parts: None, entries: Vec::new() },
+                    charge: Receipt { at: NOW + SPAN, cost: 10, kept: 0, parts: None, entries: Vec::new() },
                     made: NOW,
                     until: NOW + 2 * SPAN,
                 }),

@@ -51,6 +51,7 @@ impl Engine {
         let (policies, candidates, embedded) = (self.policies(), self.candidates(), self.embedded());
         let (mut checks, mut units, mut operations, mut denials, mut compared) =
             <(Sums, Sums, Sums, Sums, Sums)>::default();
+        let (mut ended, mut open) = (Sums::default(), BTreeMap::<Labels, f64>::default());
         let mut keys = BTreeMap::<_, usize>::default();
         for (label, tally) in self.tally.labelled(policies.by_name.keys().map(String::as_str)) {
             let own = || labels("policy", label);
@@ -69,6 +70,12 @@ impl Engine {
                 let series = with(&[("operation", operation.name()), ("outcome", completion.name())]);
                 *operations.entry(series).or_default() += count;
             }
+            for (end, count) in tally.ended_holds() {
+                *ended.entry(with(&[("end", end.name())])).or_default() += count;
+            }
+            if tally.ended_holds().next().is_some() {
+                *open.entry(own()).or_default() += tally.open_holds();
+            }
             let usual = policies.by_name.get(&*tally.name).map_or(&[][..], |policy| &policy.quotas[..]);
             for (quota, count) in tally.quotas.read(usual.iter().map(|quota| &*quota.name)) {
                 let quota = if label == OTHERS { OTHERS } else { &quota };
@@ -84,6 +91,8 @@ impl Engine {
         metrics.checks = checks.into_iter().collect();
         metrics.units = units.into_iter().collect();
         metrics.operations = operations.into_iter().collect();
+        metrics.holds = ended.into_iter().collect();
+        metrics.holds_open = open.into_iter().collect();
         metrics.denials = denials.into_iter().collect();
         metrics.candidate_checks = compared.into_iter().collect();
         metrics.store_keys = keys.into_iter().map(|(labels, keys)| (labels, keys as f64)).collect();

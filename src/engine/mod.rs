@@ -46,6 +46,8 @@ mod multi_check;
 
 mod refunds;
 
+mod holds;
+
 mod leases;
 
 mod candidates;
@@ -80,11 +82,14 @@ mod reference;
 
 pub use crate::access::Door;
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
-pub use crate::store::{Health, History, Id, Meta, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth};
+pub use crate::store::{
+    Health, History, Id, Meta, OpenHold, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth,
+};
 pub use answer::{Answer, CheckError};
 pub use candidates::{CandidateTally, Comparison};
-pub use check::Check;
-pub use decision::{Binding, Cause, Decision, Fallback, Reason, Source};
+pub use check::{Check, MAX_ID_BYTES};
+pub use decision::{Binding, Bound, Cause, Decision, Fallback, Reason, Source};
+pub use holds::{HoldId, SettleResult};
 pub use inline::OwnQuotas;
 pub use leases::{LeaseCounts, Leases};
 pub use multi_check::{AllOrNone, MultiCheck, RejectedCheck};

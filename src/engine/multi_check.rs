@@ -13,6 +13,9 @@
 //! The excess is the delay of its timers plus the margin of `deadline.rs`. Other nodes may then
 //! know a denial that has ended, for as long as their pre-filters believe it. The engine does not
 //! give back a reservation whose fate is unknown, since the store may never have made it.
+//!
+//! A check with an id is charged under its record instead, and its give-back forgets that record. An
+//! earlier charge of the id stays, since its caller has the answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +26,14 @@ use tokio::sync::watch;
 use super::answer::{Answer, CheckError, missing_answer, only, only_verdict, unexpected_reply};
 use super::check::{Resolved, metas};
 use super::decision::limits_agree;
+use super::idempotency::by_record;
 use super::store_call::StoreCall;
 use super::{Check, Decision, Engine};
 use crate::limit::decision::Wait;
+use crate::limit::policy::Policy;
 use crate::limit::receipt::Receipt;
 use crate::limit::time::{Micros, micros};
-use crate::store::{Done, Meta, Work};
+use crate::store::{Done, Id, Meta, Work};
 use crate::telemetry::traces;
 
 mod part;
@@ -115,7 +120,7 @@ impl Engine {
         let (mut parts, mut rejected) = (Vec::<KeyGroup>::new(), Vec::new());
         for (number, check) in checks.enumerate() {
             let is_optional = number >= required;
-            match self.resolve(check) {
+            match self.resolve_charge(check) {
                 Ok(resolved) => {
                     let subject = &resolved.subject;
                     let place = Place { number, cost: check.cost, policy: subject.policy.clone() };
@@ -124,9 +129,15 @@ impl Engine {
                     let is_alike = |part: &&mut KeyGroup| {
                         let known = part.subject();
                         part.is_optional == is_optional
+                            && part.id.is_none()
+                            && check.id.is_none()
                             && known.fingerprint == subject.fingerprint
                             && limits_agree(&known.policy, &subject.policy)
                     };
+                    if check.id.is_some() && parts.iter().any(|part| has_same_id(part, &resolved, check)) {
+                        rejected.push((number, CheckError::IdTwice));
+                        continue;
+                    }
                     match parts.iter_mut().find(is_alike) {
                         Some(part) => part.add(check, place),
                         None => {
@@ -137,6 +148,7 @@ impl Engine {
                                 metas,
                                 places: vec![place],
                                 is_optional,
+                                id: check.id.clone(),
                             });
                         }
                     }
@@ -148,14 +160,27 @@ impl Engine {
     }
 }
 
+/// Whether a part already has the id of this check.
+fn has_same_id(part: &KeyGroup, resolved: &Resolved, check: &Check) -> bool {
+    let name = |id: &Option<Id>| id.as_ref().map(|id| id.name.clone());
+    part.subject().fingerprint == resolved.subject.fingerprint && name(&part.id) == name(&check.id)
+}
+
 /// The order in which every node reserves.
 fn order(part: &KeyGroup) -> (bool, &str, &str) {
     let subject = part.subject();
     (part.is_optional, subject.policy.counters(), &subject.key)
 }
 
-/// A decision, and the receipt of a reservation if one was made.
-type Reserved = (Decision, Option<Receipt>);
+/// A decision, and what gives its charge back, if this call made one.
+type Reserved = (Decision, Option<Charge>);
+
+/// A charge that this call made.
+enum Charge {
+    Reserved(Receipt),
+    /// The record of an id.
+    Recorded(Arc<str>),
+}
 
 /// The result of an attempt to reserve.
 type Tried = Result<Reserved, CheckError>;
@@ -262,6 +287,9 @@ impl MultiCall {
                 return Ok(known);
             }
             let now = self.engine.clock.now();
+            if part.id.is_some() {
+                return Ok(self.run(part, part.charge(0), metas, part.resolved.timeout()).await?.0);
+            }
             let until = now + micros(part.resolved.timeout());
             let call = StoreCall { subject, costs: std::slice::from_ref(cost), metas, units: None, until };
             only(self.engine.call_store(call, now).await).map(Decision::shadowed)
@@ -273,7 +301,7 @@ impl MultiCall {
     /// quota. A peek needs the state of all quotas, so the store answers a part with a peek.
     fn decide_locally(&self, part: &KeyGroup) -> Option<Decision> {
         let KeyGroup { resolved, cost, .. } = part;
-        let decision = match part.peeks() {
+        let decision = match part.needs_store() {
             true => resolved.decide_by_list(*cost),
             false => self.engine.decide_locally(resolved, *cost, self.engine.clock.now()),
         };
@@ -298,9 +326,7 @@ impl MultiCall {
     }
 
     async fn reserve_one(&self, part: &KeyGroup, hold: Micros, left: Duration) -> Result<Reserved, CheckError> {
-        let KeyGroup { cost, metas, .. } = part;
-        let work = if *cost == 0 { Work::Look(0) } else { Work::Reserve { cost: *cost, hold } };
-        self.run(part, work, metas, left).await
+        self.run(part, part.charge(hold), &part.metas, left).await
     }
 
     /// The time left until `until`, us.
@@ -322,12 +348,24 @@ impl MultiCall {
         let by_store =
             |taken| only_verdict(taken).map(|verdict| Decision::by_store(subject.policy.clone(), verdict).shadowed());
         match self.engine.run_within(subject, work.clone(), metas, left).await {
-            Ok(Done::Reserved(taken, receipt)) => Ok((by_store(taken)?, receipt)),
+            Ok(Done::Reserved(taken, receipt)) => Ok((by_store(taken)?, receipt.map(Charge::Reserved))),
+            Ok(Done::Charged(charged)) => {
+                let by_store = |policy: &Arc<Policy>, verdict| Decision::by_store(policy.clone(), verdict);
+                let decision = by_record(*charged, by_store).shadowed();
+                let made = part.id.as_ref().filter(|_| !decision.replayed);
+                let charge = made.map(|id| Charge::Recorded(id.name.clone()));
+                Ok((decision, charge))
+            }
+            Ok(Done::Reused) => Err(CheckError::IdReused),
             Ok(Done::Taken(taken)) => Ok((by_store(taken)?, None)),
             Ok(other) => Err(unexpected_reply(&other)),
             Err(error) => {
                 let (mut decisions, receipt) = self.engine.fall_back(subject, &work, &error)?;
-                Ok((decisions.pop().ok_or_else(missing_answer)?.shadowed(), receipt))
+                let decision = decisions.pop().ok_or_else(missing_answer)?.shadowed();
+                let recorded = || part.id.as_ref().filter(|_| decision.allowed && !decision.replayed);
+                let charge = receipt.map(Charge::Reserved);
+                let charge = charge.or_else(|| recorded().map(|id| Charge::Recorded(id.name.clone())));
+                Ok((decision, charge))
             }
         }
     }
@@ -352,15 +390,21 @@ impl MultiCall {
     }
 
     /// Refunds the charge and keeps the verdict.
-    async fn give_back(&self, part: &KeyGroup, decision: Decision, receipt: Option<Receipt>) -> Decision {
+    async fn give_back(&self, part: &KeyGroup, decision: Decision, charge: Option<Charge>) -> Decision {
         let (subject, KeyGroup { cost, .. }) = (part.subject(), part);
-        match receipt {
-            Some(receipt) if decision.fallback.is_some() => self.engine.fallback.give_back(subject, decision, receipt),
-            Some(receipt) => match self.engine.give_back(subject, &receipt).await {
-                Ok(after) => Decision { cost: *cost, charged: 0, ..after.decision },
-                Err(_) => Decision { charged: 0, ..decision },
-            },
-            None => Decision { charged: 0, ..decision },
+        let work = match charge {
+            Some(Charge::Reserved(receipt)) => Work::GiveBack(receipt),
+            Some(Charge::Recorded(id)) => Work::Undo(id),
+            // The caller of the first check settles or refunds it.
+            None if decision.replayed => return decision,
+            None => return Decision { charged: 0, ..decision },
+        };
+        if decision.fallback.is_some() {
+            return self.engine.fallback.give_back(subject, decision, &work);
+        }
+        match self.engine.give_back(subject, &work).await {
+            Ok(after) => Decision { cost: *cost, charged: 0, ..after.decision },
+            Err(_) => Decision { charged: 0, ..decision },
         }
     }
 }

@@ -11,7 +11,7 @@ use super::answer::{attributes, only_verdict, unexpected_reply};
 use super::check::Resolved;
 use super::tally::Operation;
 use super::{CheckError, Decision, Door, Engine};
-use crate::limit::receipt::Receipt;
+use crate::limit::hold::{End, Places};
 use crate::limit::time::micros;
 use crate::store::{Done, StoreError, Subject, Work};
 use crate::telemetry::traces::{self, Answered};
@@ -89,6 +89,9 @@ impl Engine {
         let resolved = self.resolve_counted(policy, key, door)?;
         let subject = &resolved.subject;
         let is_reset = work == Work::Reset;
+        if let (Work::RefundOnce(_), Some(_)) = (&work, subject.policy.options.hold) {
+            self.run_locally(subject, &work);
+        }
         if is_reset {
             self.leases.reset(subject);
         }
@@ -99,6 +102,11 @@ impl Engine {
         }
         match &mut result {
             Ok(RefundResult { decision, refunded }) => {
+                if let Some(places) = decision.places.as_ref().filter(|_| is_reset) {
+                    self.tally.hold_ended(&subject.policy.name, End::Reset, places.expired);
+                } else if let Some(Places { hold: Some(_), .. }) = decision.places.as_deref() {
+                    self.tally.hold_ended(&subject.policy.name, End::Settled, (*refunded > 0).into());
+                }
                 self.refund_candidate(subject, (!is_reset).then_some(*refunded));
                 if let Some(listed) = resolved.decide_by_list(0) {
                     *decision = listed;
@@ -115,8 +123,8 @@ impl Engine {
     }
 
     /// Gives a reservation back within the policy's timeout, and logs a failure.
-    pub(super) async fn give_back(&self, subject: &Subject, receipt: &Receipt) -> Result<RefundResult, CheckError> {
-        let give_back = |left| self.refund_within(subject, Work::GiveBack(receipt.clone()), left);
+    pub(super) async fn give_back(&self, subject: &Subject, work: &Work) -> Result<RefundResult, CheckError> {
+        let give_back = |left| self.refund_within(subject, work.clone(), left);
         let given = self.repeat_unexecuted(subject, give_back).await;
         if let Err(CheckError::StoreUnavailable(error)) = &given {
             self.log_not_given_back(subject, error);
@@ -175,6 +183,7 @@ impl Engine {
                 refunded,
                 decision: Decision::by_store(subject.policy.clone(), only_verdict(taken)?),
             }),
+            Ok(Done::Reused) => Err(CheckError::SettledOtherwise),
             Ok(other) => Err(unexpected_reply(&other)),
             Err(error) => Err(CheckError::StoreUnavailable(error)),
         }

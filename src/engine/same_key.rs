@@ -17,7 +17,8 @@ impl Engine {
     /// might reorder waits for earlier runs, and later runs wait for it.
     pub(super) async fn check_same_key(&self, resolved: &Resolved, checks: &[&Check], since: Micros) -> Answers {
         let (mut answers, until) = (Answers::new(), since + micros(resolved.timeout()));
-        let runs: SmallVec<[&[&Check]; 1]> = checks.chunk_by(|one, next| one.is_plain() && next.is_plain()).collect();
+        let runs: SmallVec<[&[&Check]; 1]> =
+            checks.chunk_by(|one, next| resolved.is_plain(one) && resolved.is_plain(next)).collect();
         for together in runs.chunk_by(|one, next| !self.is_apart(resolved, one) && !self.is_apart(resolved, next)) {
             match together {
                 [run] => answers.extend(self.check_run(resolved, run, until).await),
@@ -42,7 +43,7 @@ impl Engine {
     /// Decides a run until `until` (us): adjacent plain checks, or one other.
     async fn check_run(&self, resolved: &Resolved, run: &[&Check], until: Micros) -> Answers {
         if let [check] = run
-            && !check.is_plain()
+            && !resolved.is_plain(check)
         {
             return std::iter::once(self.check_alone(resolved, check, until).await).collect();
         }

@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 
 use super::denials::{Checked, QuotaCounts};
 use super::{Answer, Cause, Decision, Door, Fallback, Reason, Source};
+use crate::limit::hold::{End, HoldState};
 use crate::limit::policy::OnStoreFailure;
 use crate::limit::time::Micros;
 use crate::live::recent::Sampler;
@@ -46,6 +47,8 @@ named! {
         Read = "read",
         Refund = "refund",
         Reset = "reset",
+        Settle = "settle",
+        Renew = "renew",
     }
 }
 
@@ -105,6 +108,10 @@ pub struct PolicyTally {
     /// Denials by binding quota.
     pub quotas: QuotaCounts,
     operations: [[Count; Completion::ALL.len()]; Operation::ALL.len()],
+    /// The holds that calls of this node opened.
+    opened: Count,
+    /// Those that calls of this node ended, or found expired.
+    ended: [Count; End::ALL.len()],
     /// Selects slow or denied checks to keep, by source.
     pub samplers: [Sampler; Source::ALL.len()],
 }
@@ -188,6 +195,23 @@ impl Tally {
         self.waits.get()
     }
 
+    /// Counts the holds that a call has opened, and those that it found expired.
+    pub(super) fn held(&self, policy: &str, decision: &Decision) {
+        let Some(places) = decision.places.as_ref().filter(|_| decision.fallback.is_none()) else { return };
+        let is_new = matches!(places.hold, Some(HoldState::Open(_))) && !decision.replayed;
+        if is_new {
+            self.policy(policy).opened.add(1);
+        }
+        self.hold_ended(policy, End::Expired, places.expired);
+    }
+
+    /// Counts ended holds.
+    pub(super) fn hold_ended(&self, policy: &str, end: End, holds: u64) {
+        if holds > 0 {
+            self.policy(policy).ended[end as usize].add(holds);
+        }
+    }
+
     /// Returns the number of suppressed failures if the log may report this one at `now` (us). A
     /// lasting fault fails every check. Each mode has its own limiter, so failures with a fallback
     /// do not suppress rejected checks.
@@ -269,7 +293,8 @@ impl Tally {
 impl PolicyTally {
     fn new(name: &str) -> Self {
         let (doors, units, quotas, operations, samplers) = Default::default();
-        Self { name: name.into(), doors, units, quotas, operations, samplers }
+        let (opened, ended) = Default::default();
+        Self { name: name.into(), doors, units, quotas, operations, opened, ended, samplers }
     }
 
     fn by(&self, door: Door) -> &DoorTally {
@@ -293,6 +318,19 @@ impl PolicyTally {
 
     fn is_counted(&self) -> bool {
         self.doors.iter().any(|door| door.get().is_some()) || self.operations().next().is_some()
+    }
+
+    /// The holds that calls of this node opened, less those that they ended. The sum over all nodes is
+    /// the number of open holds.
+    pub fn open_holds(&self) -> f64 {
+        self.ended.iter().fold(self.opened.total() as f64, |open, ended| open - ended.total() as f64)
+    }
+
+    /// The ended holds, by their end. None without any hold.
+    pub fn ended_holds(&self) -> impl Iterator<Item = (End, u64)> {
+        let is_used = self.opened.total() > 0 || self.ended.iter().any(|ended| ended.total() > 0);
+        let ended = End::ALL.into_iter().zip(&self.ended).map(|(end, count)| (end, count.total()));
+        ended.filter(move |_| is_used)
     }
 
     /// The operations that have been counted.

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use super::answer::{Answers, only};
 use super::check::Resolved;
 use super::tally::Operation;
-use super::{Check, CheckError, Decision, Engine, History, Source};
+use super::{Check, CheckError, Decision, Engine, History, OpenHold, Source};
 use crate::deadline::within;
 use crate::limit::policy::Algorithm;
 use crate::limit::time::{Micros, micros};
@@ -34,6 +34,8 @@ pub struct Usage {
     pub history: Option<History>,
     /// For sliding counters.
     pub ticks: Option<TickCounts>,
+    /// For policies with holds: the open ones that expire last, the newest first.
+    pub holds: Option<Vec<OpenHold>>,
 }
 
 /// The ticks that count, newest first: the start of each as users see it, and its count.
@@ -49,17 +51,38 @@ impl Engine {
     pub async fn usage(self: &Arc<Self>, check: &Check, limit: Duration) -> Result<Usage, CheckError> {
         let until = self.clock.now() + micros(limit);
         let resolved = Resolved { operation: Some(Operation::Read), ..self.resolve(check)? };
-        if resolved.subject.policy.algorithm == Algorithm::SlidingCounter {
+        // A read of ticks gives no charge of an expired hold back.
+        let is_held = resolved.subject.policy.options.hold.is_some();
+        if resolved.subject.policy.algorithm == Algorithm::SlidingCounter && !is_held {
             let (decision, ticks) = self.ticks(&resolved, check.cost).await?;
-            return Ok(Usage { decision, history: None, ticks });
+            return Ok(Usage { decision, history: None, ticks, holds: None });
         }
         let decision = self.dry_run(&resolved, check.cost).await?;
+        let holds = match decision.places {
+            Some(_) => self.open_holds(&resolved.subject).await,
+            None => None,
+        };
+        let ticks = match resolved.subject.policy.algorithm {
+            Algorithm::SlidingCounter => self.ticks(&resolved, check.cost).await?.1,
+            _ => None,
+        };
         // Without the store there is no history, and a second wait is pointless.
         let history = match decision.source {
             Source::Store => self.history(resolved.subject, until).await,
             _ => None,
         };
-        Ok(Usage { decision, history, ticks: None })
+        Ok(Usage { decision, history, ticks, holds })
+    }
+
+    /// Some open holds of a key, the newest first. None without the store.
+    async fn open_holds(&self, subject: &Subject) -> Option<Vec<OpenHold>> {
+        match self.run_within(subject, Work::ReadHolds, &[], subject.policy.timeout).await {
+            Ok(Done::Holds(_, mut holds)) => {
+                holds.sort_by_key(|hold| hold.age);
+                Some(holds)
+            }
+            _ => None,
+        }
     }
 
     /// The history of a subject's log, read until an instant (us). Returns none if the policy stores

@@ -11,9 +11,13 @@ use crate::store::{Id, Line, Waiting, Work};
 /// Whether checks of the policy may wait.
 ///
 /// # Errors
-/// If its algorithm knows no instant at which a cost fits, or its nodes spend units locally.
+/// If its algorithm knows no instant at which a cost fits, its nodes spend units locally, or its
+/// checks hold places.
 pub(super) fn may_wait(policy: &Policy) -> Result<(), CheckError> {
     match policy.algorithm {
+        _ if policy.options.hold.is_some() => Err(CheckError::CannotWait(
+            "a check under this policy's `hold` takes its place at once: leave the wait out, or use a policy without a hold",
+        )),
         Algorithm::TokenBucket if policy.options.lease.is_none() => Ok(()),
         Algorithm::TokenBucket => Err(CheckError::CannotWait(
             "nodes spend units of this policy's `lease` locally, in no order: leave the wait out, or use a policy \

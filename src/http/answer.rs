@@ -6,10 +6,11 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::headers;
-use crate::engine::{Binding, Check, Decision, MultiCheck, RefundResult, Source};
+use crate::engine::{Binding, Check, Decision, MultiCheck, RefundResult, SettleResult, Source};
 use crate::limit::decision::{QuotaState, Wait};
+use crate::limit::hold::{HoldState, Places, Settlement};
 use crate::limit::quota::Quota;
-use crate::limit::time::millis_up;
+use crate::limit::time::{MICROS_PER_MILLI, millis_up};
 
 /// Bytes of an answer with a few quotas, so that the buffer seldom grows.
 pub(super) const USUAL_BYTES: usize = 512;
@@ -72,8 +73,6 @@ pub(super) fn refunded(key: &str, result: &RefundResult) -> Response {
 /// The members of a decision, in the order of the interface's description. `key` is the caller's
 /// spelling. Spans are in ms, rounded up. Quota names need no escapes.
 pub(super) fn members(object: &mut Object<'_>, key: &str, decision: &Decision) {
-    let binding = decision.binding.as_ref();
-    let quota = binding.and_then(|binding| decision.policy.quotas.get(binding.quota));
     object.bool("allowed", decision.allowed);
     object.value("policy", &decision.policy.name);
     object.value("key", key);
@@ -85,16 +84,45 @@ pub(super) fn members(object: &mut Object<'_>, key: &str, decision: &Decision) {
     if let Some(start_after) = decision.start_after {
         object.number("start_in_ms", millis_up(start_after));
     }
-    object.optional("limit", quota.map(|quota| quota.limit.get()));
-    object.optional("remaining", binding.map(|binding| binding.remaining));
-    object.optional("retry_after_ms", millis(decision.retry_after));
-    object.optional("reset_after_ms", binding.map(|binding| millis_up(binding.reset_after)));
-    match quota {
-        Some(quota) => object.word("quota", &quota.name),
-        None => object.value("quota", &()),
-    }
+    write_binding(object, decision);
     object.word("source", decision.source.name());
     object.word("reason", decision.reason.name());
+    write_quotas(object, decision);
+    if let Some(fallback) = decision.fallback {
+        object.object("fallback", |object| {
+            object.word("mode", fallback.mode.name());
+            object.word("cause", fallback.cause.name());
+        });
+    }
+    if let Some(places) = &decision.places {
+        write_hold(object, places);
+    }
+    if decision.replayed {
+        object.bool("replayed", true);
+    }
+    if decision.refunded {
+        object.bool("refunded", true);
+    }
+}
+
+/// Writes the binding quota.
+#[inline(always)]
+fn write_binding(object: &mut Object<'_>, decision: &Decision) {
+    let bound = decision.bound();
+    object.optional("limit", bound.map(|bound| bound.limit));
+    object.optional("remaining", bound.map(|bound| bound.remaining));
+    object.optional("retry_after_ms", millis(decision.retry_after));
+    object.optional("reset_after_ms", bound.map(|bound| millis_up(bound.reset_after)));
+    match bound {
+        Some(bound) => object.word("quota", bound.name),
+        None => object.value("quota", &()),
+    }
+}
+
+#[inline(always)]
+fn write_quotas(object: &mut Object<'_>, decision: &Decision) {
+    let binding = decision.binding.as_ref();
+    let quota = binding.and_then(|binding| decision.policy.quotas.get(binding.quota));
     if decision.source != Source::Prefilter {
         let states = decision.policy.quotas.iter().zip(&decision.quotas).enumerate();
         object.list("quotas", states, |(place, (quota, state)), object| {
@@ -110,18 +138,44 @@ pub(super) fn members(object: &mut Object<'_>, key: &str, decision: &Decision) {
         let known = quota.zip(binding.map(state));
         object.list("quotas", known.into_iter(), |(quota, state), object| write_quota(object, quota, &state));
     }
-    if let Some(fallback) = decision.fallback {
-        object.object("fallback", |object| {
-            object.word("mode", fallback.mode.name());
-            object.word("cause", fallback.cause.name());
-        });
+}
+
+/// Writes the hold of a check, if it has one. Its time is rounded down, so that no caller counts on
+/// more.
+fn write_hold(object: &mut Object<'_>, places: &Places) {
+    let Some(hold) = places.hold else { return };
+    object.object("hold", |object| match hold {
+        HoldState::Open(left) => {
+            object.number("expires_in_ms", left / MICROS_PER_MILLI);
+            object.number("in_flight", places.open);
+            object.given("in_flight_limit", places.limit);
+        }
+        HoldState::Ended(end) => {
+            object.word("ended", end.name());
+            object.number("expires_in_ms", 0);
+        }
+    });
+}
+
+/// The reason of a settle or a renewal of an id without a hold.
+pub(super) const UNKNOWN_ID: &str = "unknown_id";
+
+/// The members of a settle, and the counts after it.
+pub(super) fn settled(object: &mut Object<'_>, result: &SettleResult) {
+    let SettleResult { settlement, decision } = result;
+    object.bool("settled", settlement.is_some());
+    match settlement {
+        Some(Settlement { charged, refunded, owed, replayed }) => {
+            object.number("charged", *charged);
+            object.number("refunded", *refunded);
+            object.number("owed", *owed);
+            object.bool("replayed", *replayed);
+        }
+        None => object.word("reason", UNKNOWN_ID),
     }
-    if decision.replayed {
-        object.bool("replayed", true);
-    }
-    if decision.refunded {
-        object.bool("refunded", true);
-    }
+    write_binding(object, decision);
+    object.word("source", decision.source.name());
+    write_quotas(object, decision);
 }
 
 /// Writes the state of a quota.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::problem::Problem;
 use super::{
-    check, dashboard, explain, health, live, metrics, overrides, policies, problem, reference, shed, top, usage,
+    check, dashboard, explain, health, holds, live, metrics, overrides, policies, problem, reference, shed, top, usage,
 };
 use crate::access::{Door, Need};
 use crate::node::Node;
@@ -75,6 +75,8 @@ static CALLS: &[Endpoint] = calls! {
     POST   "/v1/check/batch" Check    Checks   true   check::batch;
     POST   "/v1/check/all"   Check    Checks   true   check::all;
     POST   "/v1/refund"      Refund   Both     true   check::refund;
+    POST   "/v1/settle"      Refund   Both     true   holds::settle;
+    POST   "/v1/renew"       Check    Both     true   holds::renew;
     GET    "/v1/usage"       Usage    Both     true   usage::usage;
     DELETE "/v1/usage"       Operate  Admin    true   usage::reset;
     GET    "/v1/policies"    Read     Admin    false  policies::policies;
@@ -300,11 +302,11 @@ impl Endpoint {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::bounds::{MAX_ALL, MAX_BATCH, MAX_ID_BYTES, MAX_META_BYTES};
+    use super::super::request::bounds::{MAX_ALL, MAX_BATCH, MAX_META_BYTES};
     use super::super::request::query::SHOWN;
     use super::*;
     use crate::engine::tally;
-    use crate::engine::{Cause, Reason, Source};
+    use crate::engine::{Cause, MAX_ID_BYTES, Reason, Source};
     use crate::limit::key::MAX_KEY_BYTES;
     use crate::limit::policy::OnStoreFailure;
     use crate::limit::quota::{MAX_QUOTAS, MAX_UNITS};
@@ -336,7 +338,7 @@ mod tests {
         let names: Vec<&str> = CALLS.iter().filter_map(|call| call.span).collect();
         let expected = ["POST /v1/check", "POST /v1/check/batch", "POST /v1/check/all", "POST /v1/refund"];
         assert_eq!(names[..4], expected);
-        assert_eq!(names[4..], ["GET /v1/usage", "DELETE /v1/usage"]);
+        assert_eq!(names[4..], ["POST /v1/settle", "POST /v1/renew", "GET /v1/usage", "DELETE /v1/usage"]);
     }
 
     #[test]

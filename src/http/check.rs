@@ -18,10 +18,10 @@ use crate::node::{LIGHT, Load, Node};
 use crate::telemetry::traces::carried;
 
 /// The largest body of any other call, bytes.
-const MAX_BYTES: usize = 64 * 1024;
+pub(super) const MAX_BYTES: usize = 64 * 1024;
 
 /// The largest body of a batch, bytes.
-const MAX_BATCH_BYTES: usize = 1024 * 1024;
+pub(super) const MAX_BATCH_BYTES: usize = 1024 * 1024;
 
 /// The most checks of a batch that a worker decides in under a millisecond, however short its body.
 const LIGHT_BATCH: usize = 250;
@@ -42,7 +42,7 @@ pub(super) async fn respond(
     head: &Parts,
     body: impl JsonBody,
 ) -> Result<Response, Problem> {
-    let (check, denied) = read(node, head, body, parse::check, query::deny_status).await?;
+    let (check, denied) = read(node, head, body, MAX_BYTES, parse::check, query::deny_status).await?;
     rights.policy(node, &check.policy)?;
     let decision = node.engine.check(&check).await.map_err(|error| node.refused(&error))?;
     let mut response = answer::decision(&check.key, &decision, |_| {});
@@ -52,16 +52,18 @@ pub(super) async fn respond(
     Ok(response)
 }
 
-/// Reads the body and the query of a call. The permit to parse a heavy body ends here, since a slow
+/// Reads the body, up to `most` bytes, and the query of a call. The permit to parse a heavy body
+/// ends here, since a slow
 /// store must not refuse calls.
 pub(super) async fn read<B, Q>(
     node: &Node,
     head: &Parts,
     body: impl JsonBody,
+    most: usize,
     parse: impl FnOnce(&[u8]) -> Result<B, Problem>,
     query: impl FnOnce(Option<&str>) -> Result<Q, Violations>,
 ) -> Result<(B, Q), Problem> {
-    let body = body::json(&head.headers, body, MAX_BYTES).await?;
+    let body = body::json(&head.headers, body, most).await?;
     let _permit = permit(&node.load, body.len()).await?;
     problem::both(parse(&body), query(head.uri.query()))
 }
@@ -110,7 +112,7 @@ pub(super) async fn all(
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
-    let (checks, denied) = read(&node, &head, body, parse::all, query::deny_status).await?;
+    let (checks, denied) = read(&node, &head, body, MAX_BYTES, parse::all, query::deny_status).await?;
     rights.checks(&node, &checks)?;
     let refused = |refusals: Vec<_>| Problem::no_decisions(&refusals, &node.engine.policies());
     let all = node.engine.check_all_or_none(&checks).await.map_err(refused)?;
@@ -127,7 +129,7 @@ pub(super) async fn refund(
     request: Request,
 ) -> Result<Response, Problem> {
     let (head, body) = request.into_parts();
-    let (request, ()) = read(&node, &head, body, refund::refund, query::none).await?;
+    let (request, ()) = read(&node, &head, body, MAX_BYTES, refund::refund, query::none).await?;
     let RefundRequest { policy, key, charge } = request;
     rights.policy(&node, &policy)?;
     let mut by_operator = rights.token.as_ref().is_some_and(|token| !token.has(Scope::Check));

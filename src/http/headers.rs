@@ -115,6 +115,7 @@ pub(super) mod tests {
             refunded: false,
             parts: None,
             start_after: None,
+            places: None,
         }
     }
 

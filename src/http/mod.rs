@@ -31,6 +31,8 @@ mod reference;
 
 mod explain;
 
+mod holds;
+
 mod health;
 
 mod metrics;

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::answer;
-use super::check::read;
+use super::check::{MAX_BYTES, read};
 use super::problem::Problem;
 use super::request::{overrides, query};
 use super::rights::Rights;
@@ -55,7 +55,7 @@ pub(super) async fn put(
     let (head, body) = request.into_parts();
     rights.policy(&node, &name)?;
     let by = rights.author();
-    let (put, ()) = read(&node, &head, body, |body| overrides::put(body, &by), query::none).await?;
+    let (put, ()) = read(&node, &head, body, MAX_BYTES, |body| overrides::put(body, &by), query::none).await?;
     let policy = policy(&node, &name)?;
     let changed = node.engine.overrides().put(&policy, put).await;
     answered(&node, &policy, changed)
@@ -70,7 +70,7 @@ pub(super) async fn remove(
     let (head, body) = request.into_parts();
     rights.policy(&node, &name)?;
     let by = rights.author();
-    let (removal, ()) = read(&node, &head, body, |body| overrides::removal(body, &by), query::none).await?;
+    let (removal, ()) = read(&node, &head, body, MAX_BYTES, |body| overrides::removal(body, &by), query::none).await?;
     // A policy that left the file may have left entries, whose matches are spelt as they were.
     let policy = policy(&node, &name).or_else(|problem| match node.engine.overrides().counts().get(&*name) {
         Some(_) => Ok(Arc::new(Policy::new(name, Algorithm::SlidingWindow, Vec::new(), Duration::ZERO))),

@@ -9,6 +9,7 @@ use super::problem::{Problem, panicked, write_fault};
 use super::request::query;
 use super::rights::Rights;
 use crate::config::Policies;
+use crate::limit::hold::Hold;
 use crate::limit::key::KeyType;
 use crate::limit::lease::Lease;
 use crate::limit::log::max_entries;
@@ -81,6 +82,13 @@ fn write_policy(object: &mut Object<'_>, policy: &Policy) {
         object.object("notify", |object| {
             object.value("at", &notify.marks);
             object.value("receiver", &notify.origin);
+        });
+    }
+    if let Some(Hold { ttl, in_flight, on_expiry }) = policy.options.hold {
+        object.object("hold", |object| {
+            object.number("ttl_ms", millis_up(ttl));
+            object.given("in_flight", in_flight);
+            object.word("on_expiry", on_expiry.name());
         });
     }
     object.value("timeout_ms", &policy.timeout.as_millis());

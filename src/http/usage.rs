@@ -9,7 +9,7 @@ use super::answer::{self, Object};
 use super::problem::{Problem, panicked};
 use super::request::query;
 use super::rights::Rights;
-use crate::engine::{CheckError, Door, History, Kind, Note, TickCounts, Usage};
+use crate::engine::{CheckError, Decision, Door, History, Kind, Note, OpenHold, TickCounts, Usage};
 use crate::limit::time::MICROS_PER_MILLI;
 use crate::node::Node;
 use crate::telemetry::traces::carried;
@@ -22,11 +22,26 @@ pub(super) async fn usage(
     let check = query::usage(query.as_deref()).map_err(Problem::invalid)?;
     rights.policy(&node, &check.policy)?;
     let usage = node.engine.usage(&check, node.reloader.limits().waiting()).await;
-    let Usage { decision, history, ticks } = usage.map_err(|error| node.refused(&error))?;
+    let Usage { decision, history, ticks, holds } = usage.map_err(|error| node.refused(&error))?;
     Ok(answer::decision(&check.key, &decision, |object| {
         write_history(object, history.as_ref());
         write_ticks(object, ticks.as_ref());
+        write_holds(object, &decision, holds.as_deref());
     }))
+}
+
+/// The open holds of a policy that has them.
+fn write_holds(object: &mut Object<'_>, decision: &Decision, holds: Option<&[OpenHold]>) {
+    let Some(places) = &decision.places else { return };
+    object.number("in_flight", places.open);
+    let Some(holds) = holds else { return };
+    object.list("holds", holds.iter(), |hold, object| {
+        object.value("id", &*hold.id);
+        object.number("age_ms", hold.age / MICROS_PER_MILLI);
+        object.number("cost", hold.cost);
+        object.number("expires_in_ms", hold.expires_in / MICROS_PER_MILLI);
+        object.value("meta", &hold.meta.as_deref());
+    });
 }
 
 /// Each tick as in its key: its start in unix seconds, or ms if a tick is no whole number of

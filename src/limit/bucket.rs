@@ -132,24 +132,24 @@ impl TokenBucket {
         ledger.entry(now, self.debt)
     }
 
-    /// Takes back the charge of `cost` made at `at`, as far as it is certainly unpaid. Returns
-    /// units, rounded up.
-    pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64, entry: Entry) -> u64 {
+    /// Takes back `cost` of the charge made at `at`, as far as that is certainly unpaid. `kept` units
+    /// of it stay, and were repaid first. Returns units, rounded up.
+    pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, (cost, kept): (u64, u64), entry: Entry) -> u64 {
         let terms = Terms::of_quota(quota);
         // The clock may have stepped back since the last charge or refund.
         let repaid = terms.repaid.saturating_mul(now.max(self.at).saturating_sub(at));
-        let charge = cost.saturating_mul(terms.price);
+        let charge = (cost + kept).saturating_mul(terms.price);
         if at > now {
             // The charge has not started. Its place is given back if nobody stands behind it.
             if !self.ledger.as_mut().is_some_and(|ledger| ledger.leave_line(entry)) {
                 return 0;
             }
-            let given = self.take_back(terms, now, charge, false);
+            let given = self.take_back(terms, now, cost.saturating_mul(terms.price), false);
             self.shorten_line(quota, now);
             return given;
         }
         let unpaid = self.ledger.as_ref().map_or(0, |ledger| ledger.unpaid(entry, charge, repaid));
-        self.take_back(terms, now, unpaid, false)
+        self.take_back(terms, now, unpaid.min(cost.saturating_mul(terms.price)), false)
     }
 
     /// Ends the line at the place before the one that was just given back. A place in line begins at

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::hold::Places;
 use super::policy::Policy;
 use super::quota::Quota;
 use super::receipt::Parts;
@@ -41,6 +42,8 @@ pub struct Verdict {
     pub parts: Option<Box<Parts>>,
     /// For a check that waits: the time until its start, us. Its charge counts from then on.
     pub start_after: Micros,
+    /// Under a policy with holds: the places of the key.
+    pub places: Option<Box<Places>>,
 }
 
 impl Verdict {
@@ -57,6 +60,7 @@ impl Verdict {
             quotas,
             parts: None,
             start_after: 0,
+            places: None,
         }
     }
 
@@ -72,12 +76,13 @@ impl Verdict {
         verdict
     }
 
-    /// The most units that any quota took.
+    /// The most units that any quota took. Without quotas an allowed cost is charged to the hold
+    /// alone.
     pub fn charged(&self) -> u64 {
         match &self.parts {
-            Some(parts) => parts.iter().copied().max().unwrap_or(0),
-            None if self.allowed => self.cost,
-            None => 0,
+            Some(parts) if !parts.is_empty() => parts.iter().copied().max().unwrap_or(0),
+            _ if self.allowed => self.cost,
+            _ => 0,
         }
     }
 

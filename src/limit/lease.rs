@@ -102,7 +102,7 @@ pub fn sell(
     let until = now + hold;
     let entries = states.iter_mut().map(|state| Some(state.note(now, until))).collect();
     let units = ruling.verdicts.last().map_or(0, Verdict::charged);
-    let charge = Receipt { at: now + policy.ahead(), cost: units, parts: None, entries };
+    let charge = Receipt { at: now + policy.ahead(), cost: units, kept: 0, parts: None, entries };
     (ruling, (units > 0).then_some(LeaseReceipt { charge, made: now, until }))
 }
 

@@ -59,4 +59,6 @@ pub mod line;
 
 pub mod refunds;
 
+pub mod hold;
+
 pub mod slot;

@@ -6,6 +6,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::hold::Hold;
 use super::key::{KeyType, NotAnAddress};
 use super::lease::Lease;
 use super::lists::{Found, List, Lists};
@@ -60,7 +61,8 @@ pub struct Policy {
     /// `[A-Za-z0-9_.-]`, 1 to 64 bytes.
     pub name: String,
     pub algorithm: Algorithm,
-    /// 1 to 8 quotas of different windows and names, in configured order.
+    /// 1 to 8 quotas of different windows and names, in configured order; none if a hold with places
+    /// is the only limit.
     pub quotas: Vec<Quota>,
     /// How keys are normalised before they are counted.
     pub key_type: KeyType,
@@ -94,6 +96,8 @@ pub struct Options {
     pub queue: Option<u64>,
     /// The receiver of notices about keys that cross a part of a limit.
     pub notify: Option<Arc<Notify>>,
+    /// How checks hold places and charges until they are settled.
+    pub hold: Option<Hold>,
     /// For a policy with the quotas of a request: the name under which its counters are stored.
     pub counters: Option<Box<str>>,
 }
@@ -256,6 +260,8 @@ impl Policy {
 
     /// The same policy with each limit divided by the number of nodes, for the fallback `local`.
     pub fn share(&self, nodes: NonZeroU64) -> Self {
-        Self { quotas: self.quotas.iter().map(|quota| quota.share(nodes)).collect(), ..self.clone() }
+        let hold = self.options.hold.map(|hold| hold.share(nodes));
+        let quotas = self.quotas.iter().map(|quota| quota.share(nodes)).collect();
+        Self { quotas, options: Options { hold, ..self.options.clone() }, ..self.clone() }
     }
 }

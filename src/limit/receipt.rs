@@ -12,8 +12,10 @@ pub type Parts = SmallVec<[u64; 3]>;
 pub struct Receipt {
     /// When the store made the charge, by its clock, us.
     pub at: Micros,
-    /// Units, at least 1.
+    /// Units to take back, at least 1.
     pub cost: u64,
+    /// Further units of the charge, which stay: those of a settle.
+    pub kept: u64,
     /// For a drain: the units that each quota took.
     pub parts: Option<Box<Parts>>,
     /// One per quota; none for a quota that the charge did not affect.

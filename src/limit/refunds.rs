@@ -29,7 +29,7 @@ pub fn charge(
     let receipt = charged.map(|verdict| {
         let noted = |(place, state): (usize, &mut State)| (verdict.part(place) > 0).then(|| state.note(now, mark));
         let entries = states.iter_mut().enumerate().map(noted).collect();
-        Receipt { at: now, cost, parts: verdict.parts.clone(), entries }
+        Receipt { at: now, cost, kept: 0, parts: verdict.parts.clone(), entries }
     });
     (ruling, receipt)
 }
@@ -40,7 +40,7 @@ pub fn give_back(policy: &Policy, states: &mut [State], now: Micros, receipt: &R
     let quotas = states.iter_mut().zip(&policy.quotas).zip(&receipt.entries).enumerate();
     let given = quotas.filter_map(|(place, ((state, quota), entry))| {
         let (entry, part) = ((*entry)?, receipt.part(place));
-        (part > 0).then(|| state.give_back(quota, now, receipt.at, part, entry))
+        (part > 0).then(|| state.give_back(quota, now, receipt.at, (part, receipt.kept), entry))
     });
     let most = given.max().unwrap_or(0);
     settled(states, most)

@@ -131,11 +131,11 @@ impl State {
 
     /// Takes back the part that still counts at `now` of the charge of `cost` made at `at`. Returns
     /// units.
-    pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64, entry: Entry) -> u64 {
+    pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, (cost, kept): (u64, u64), entry: Entry) -> u64 {
         match self {
             Self::SlidingWindow(window) => window.give_back(Grid::new(quota.window), now, at, cost),
             Self::FixedWindow(window) => window.give_back(quota, now, at, cost),
-            Self::TokenBucket(bucket) => bucket.give_back(quota, now, at, cost, entry),
+            Self::TokenBucket(bucket) => bucket.give_back(quota, now, at, (cost, kept), entry),
             Self::SlidingLog(log) => log.give_back(quota, now, entry.number, cost),
             // Redis stores the log itself.
             Self::LogDigest(_) => 0,

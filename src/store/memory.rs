@@ -97,6 +97,9 @@ impl MemoryStore {
     /// # Errors
     /// [`StoreError::Refused`] when the key is new and its policy has no place left.
     pub fn charge(&self, subject: &Subject, costs: &[u64], metas: &[Meta]) -> Result<Taken, StoreError> {
+        if subject.policy.options.hold.is_some() {
+            return self.run(subject, &Work::Take(costs.into()), metas)?.taken();
+        }
         let take = |state: &mut KeyState, _: &Account| state.take(&subject.policy, costs, metas, self.clock.now());
         self.step_or_reclaim(subject, None, take).map_err(|full| self.refuse(subject, full))
     }
@@ -122,7 +125,9 @@ impl MemoryStore {
         // Policies that share a key have ids of their own.
         let print_of = |name: &str| self.ids.fingerprint(counters_of(subject), name);
         let (print, life) = match work {
-            Work::RefundOnce(name) => (Some(print_of(name)), 0),
+            Work::RefundOnce(name) | Work::Undo(name) | Work::Renew(name) | Work::Settle { id: name, .. } => {
+                (Some(print_of(name)), 0)
+            }
             _ => match work.id() {
                 Some(id) => (Some(print_of(&id.name)), id.record_life(&subject.policy)),
                 None => (None, 0),
@@ -178,9 +183,12 @@ impl MemoryStore {
         match self.shard(key).entry(key) {
             Entry::Occupied(mut entry) => {
                 let Kept { account, state } = entry.get_mut();
+                let undone = state.records();
                 let is_new = |id: Fingerprint| !state.knows(id, self.clock.now());
                 if !recorded.is_some_and(is_new) {
-                    return Ok(step(state, account));
+                    let done = step(state, account);
+                    self.capacity.release(account, undone.saturating_sub(state.records()));
+                    return Ok(done);
                 }
                 if state.records() >= self.max_ids_of_a_key() {
                     return Err(Full::Ids);

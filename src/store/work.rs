@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use crate::limit::decision::{Ruling, Verdict};
 pub use crate::limit::drain::Over;
 use crate::limit::history::{Charge, Note};
+use crate::limit::hold::{End, Hold, HoldState, Renewal, Settlement};
 pub use crate::limit::line::Line;
 use crate::limit::policy::Policy;
 use crate::limit::receipt::{LeaseReceipt, Receipt};
@@ -40,8 +41,18 @@ pub enum Work {
     Return(Box<LeaseReceipt>),
     /// Takes back a cost from the oldest charge upward, separately in each quota.
     Refund(u64),
-    /// Takes back the charge of an id, once.
+    /// Takes back the charge of an id, once. The charge of a hold is settled with cost 0.
     RefundOnce(Arc<str>),
+    /// Ends the hold of an id. A cost below its charge gives the rest back, a cost above it drains
+    /// the rest. Without a cost the charge stays.
+    Settle { id: Arc<str>, cost: Option<u64> },
+    /// Takes back the charge of an id, and forgets the id. It changes nothing once the charge was
+    /// refunded or settled.
+    Undo(Arc<str>),
+    /// Extends the open hold of an id to its whole time to live.
+    Renew(Arc<str>),
+    /// Reads the open holds that expire last.
+    ReadHolds,
     /// Drops all current counts of the policy's quotas.
     Reset,
     /// Reads the portion with this number of a log's entries, newest first.
@@ -104,6 +115,7 @@ impl Work {
             Self::Wait(waiting) => std::slice::from_ref(&waiting.cost),
             Self::Drain(cost) | Self::Once { cost, .. } | Self::Reserve { cost, .. } => std::slice::from_ref(cost),
             Self::GiveBack(_) | Self::Return(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset => &[],
+            Self::Undo(_) | Self::Settle { .. } | Self::Renew(_) | Self::ReadHolds => &[],
             Self::ReadLog(_) | Self::ReadTicks { .. } => &[],
         }
     }
@@ -116,17 +128,13 @@ impl Work {
         }
     }
 
-    /// Whether it may charge.
+    /// Whether it may charge, or writes what a replica must have.
     pub fn charges(&self) -> bool {
-        matches!(
-            self,
-            Self::Take(_)
-                | Self::Drain(_)
-                | Self::Once { .. }
-                | Self::Wait(_)
-                | Self::Reserve { .. }
-                | Self::Lease { .. }
-        )
+        match self {
+            Self::Take(_) | Self::Drain(_) | Self::Once { .. } | Self::Wait(_) => true,
+            Self::Reserve { .. } | Self::Lease { .. } | Self::Settle { .. } | Self::Renew(_) => true,
+            _ => false,
+        }
     }
 
     /// How long after the decision its charges are recorded, us: [`Policy::ahead`] for checks and
@@ -155,9 +163,19 @@ impl Work {
         }
     }
 
+    /// Whether it follows the steps of holds under this policy.
+    pub fn is_held(&self, policy: &Policy) -> bool {
+        policy.options.hold.is_some() || matches!(self, Self::Undo(_))
+    }
+
     /// Whether it only reduces counts.
     pub fn takes_back(&self) -> bool {
-        matches!(self, Self::GiveBack(_) | Self::Return(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset)
+        match self {
+            Self::GiveBack(_) | Self::Return(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset => true,
+            // Most settles do.
+            Self::Undo(_) | Self::Settle { .. } => true,
+            _ => false,
+        }
     }
 }
 
@@ -189,6 +207,12 @@ pub enum Done {
     Refunded(Taken, u64),
     /// A portion of a log.
     Page(LogPage),
+    /// The verdict on cost 0 after a settle, or that on the drain of its rest. None: the id has no
+    /// hold.
+    Settled(Taken, Option<Settlement>),
+    Renewed(Renewal),
+    /// The number of open holds, and those that expire last.
+    Holds(u64, Vec<OpenHold>),
     /// The verdict on a peek, and the ticks that count, newest first: each start as users see it,
     /// and its count.
     Ticks(Taken, Vec<(u64, u64)>),
@@ -210,7 +234,8 @@ impl Done {
             Self::Taken(taken) | Self::Reserved(taken, _) | Self::Leased(taken, _) => {
                 taken.ruling.verdicts.iter().any(|verdict| verdict.charged() > 0)
             }
-            Self::Charged(_) => true,
+            Self::Charged(_) | Self::Settled(_, Some(_)) | Self::Renewed(Renewal::Open(_)) => true,
+            Self::Settled(_, None) | Self::Renewed(_) | Self::Holds(..) => false,
             Self::Reused | Self::Refunded(..) | Self::Page(_) | Self::Ticks(..) => false,
         }
     }
@@ -230,10 +255,24 @@ impl Done {
     pub fn at(&self) -> Option<Micros> {
         match self {
             Self::Taken(taken) | Self::Reserved(taken, _) | Self::Leased(taken, _) => Some(taken.at),
-            Self::Refunded(taken, _) => Some(taken.at),
+            Self::Refunded(taken, _) | Self::Settled(taken, _) => Some(taken.at),
+            Self::Renewed(_) | Self::Holds(..) => None,
             Self::Charged(_) | Self::Reused | Self::Page(_) | Self::Ticks(..) => None,
         }
     }
+}
+
+/// An open hold, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenHold {
+    pub id: Arc<str>,
+    /// us since the check.
+    pub age: Micros,
+    /// The units of its charge.
+    pub cost: u64,
+    /// us until it expires without a renewal.
+    pub expires_in: Micros,
+    pub meta: Option<Arc<str>>,
 }
 
 /// A charge with an id, as it was decided.
@@ -244,8 +283,18 @@ pub struct Charged {
     pub verdict: Verdict,
     /// Whether an earlier call made the charge.
     pub replayed: bool,
-    /// Whether a refund by the id has taken the charge back since.
+    /// Whether a refund by the id, or the expiry of its hold, has taken the charge back since.
     pub refunded: bool,
+}
+
+impl Charged {
+    /// How its hold ended, if it did.
+    pub fn end(&self) -> Option<End> {
+        match self.verdict.places.as_ref()?.hold? {
+            HoldState::Ended(end) => Some(end),
+            HoldState::Open(_) => None,
+        }
+    }
 }
 
 /// Bounds of the life of an id's record, us: at least 5 minutes, at most a day. Between them the
@@ -257,9 +306,11 @@ fn record_life(policy: &Policy) -> Micros {
     longest_window(policy).clamp(RECORD.0, RECORD.1)
 }
 
-/// Maximum time that a charge can count, us. The record of a reset lasts as long.
+/// Maximum time that a charge can count, us. The record of a reset lasts as long. Under a policy
+/// with holds it lasts as long as the records of those that the reset ends.
 pub fn longest_life(policy: &Policy) -> Micros {
-    2 * longest_window(policy) + 1_000_000
+    let of_holds = policy.options.hold.map_or(0, |Hold { ttl, .. }| ttl + RECORD.1);
+    (2 * longest_window(policy)).max(of_holds) + 1_000_000
 }
 
 fn longest_window(policy: &Policy) -> Micros {

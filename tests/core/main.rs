@@ -13,6 +13,7 @@ mod changed_rates;
 mod config_fixtures;
 mod fuzz_replies;
 mod fuzz_text;
+mod holds;
 mod leases;
 mod limitador;
 mod list_lookup;

@@ -415,6 +415,9 @@ impl Ledger {
             Work::ReadLog(_) | Work::ReadTicks { .. } | Work::Lease { .. } | Work::Return(_) | Work::Wait(_) => {
                 unreachable!("no step reads a log, leases or waits")
             }
+            Work::Undo(_) | Work::Settle { .. } | Work::Renew(_) | Work::ReadHolds => {
+                unreachable!("the policies have no holds")
+            }
         }
     }
 
@@ -528,6 +531,7 @@ fn equals_its_model(policy: Policy, ops: &[(Step, Op)], seen: &mut Seen) -> Resu
             Done::Reused => Expected::Reused,
             Done::Refunded(_, given) => Expected::Given(*given),
             Done::Page(_) | Done::Ticks(..) | Done::Leased(..) => unreachable!("no step reads a log"),
+            Done::Settled(..) | Done::Renewed(_) | Done::Holds(..) => unreachable!("the policies have no holds"),
         };
         prop_assert_eq!(&told, &expected, "{:?}", work);
         match (&told, &work) {

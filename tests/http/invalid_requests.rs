@@ -99,7 +99,12 @@ const TOGETHER: &[(&str, u16, &str, &[&str])] = &[
     (r#"{"checks": []}"#, 422, "invalid-request", &["/checks"]),
     (r#"{"checks": {}, "check": 1}"#, 422, "invalid-request", &["/check", "/checks"]),
     (r#"{"checks": [{"key": "k"}, 7]}"#, 422, "invalid-request", &["/checks/1"]),
-    (r#"{"checks": [{"key": "k"}, {"key": "k", "id": "a"}]}"#, 422, "invalid-request", &["/checks/1/id"]),
+    (
+        r#"{"checks": [{"key": "k", "id": "a"}, {"key": "k", "id": "a"}]}"#,
+        422,
+        "invalid-request",
+        &["/checks/1/id"],
+    ),
     (r#"{"checks": [{"key": "k", "look": true}]}"#, 422, "invalid-request", &["/checks/0/look"]),
     (
         r#"{"checks": [{"key": "k", "cost": 0.5}, {"key": "k"}, {"id": "a", "key": ""}, {"key": "k", "policy": 7}]}"#,

@@ -13,6 +13,7 @@ mod explain;
 mod first_curl;
 mod framing;
 mod fuzz_requests;
+mod holds;
 mod invalid_requests;
 mod lists;
 mod live;

@@ -147,7 +147,7 @@ impl Run {
                     self.tally.refunded.fetch_add(given, Ordering::Relaxed);
                     self.note(subject, &taken.ruling.verdicts);
                 }
-                Done::Leased(..) | Done::Charged(_) | Done::Reused | Done::Page(_) | Done::Ticks(..) => {}
+                _ => {}
             }
         }
     }

@@ -15,6 +15,7 @@ mod corrupt_keys;
 mod drain;
 mod drain_answers;
 mod explain;
+mod holds;
 mod inline_quotas;
 mod keys;
 mod lists;

@@ -106,7 +106,7 @@ fn comparable(mut done: Done) -> Done {
         }
         // A refund does not report when a cost fits.
         Done::Refunded(taken, _) => taken.ruling.closed = None,
-        Done::Charged(_) | Done::Reused | Done::Page(_) | Done::Ticks(..) => {}
+        _ => {}
     }
     done
 }

@@ -33,6 +33,10 @@ pub(crate) mod frames;
 
 pub(crate) mod fuzz;
 
+pub(crate) mod hold_model;
+
+pub(crate) mod holds;
+
 pub(crate) mod http;
 
 pub(crate) mod mutation;

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::clock::Clock;
 use crate::config::{Config, DEFAULT_KEY_PREFIX, StoreConfig, visible};
+use crate::limit::hold::Hold;
 use crate::limit::key::check_length;
 use crate::limit::lease::Lease;
 use crate::limit::lists::Found;
@@ -45,6 +46,11 @@ pub(super) fn explain(config: &Config, policy: &str, written: &str) -> Result<Va
         "lease": counted.and_then(|policy| policy.options.lease).map(|Lease { span, nodes }| json!({
             "span_ms": millis_up(span),
             "nodes": nodes,
+        })),
+        "hold": counted.and_then(|policy| policy.options.hold).map(|Hold { ttl, in_flight, on_expiry }| json!({
+            "ttl_ms": millis_up(ttl),
+            "in_flight": in_flight,
+            "on_expiry": on_expiry.name(),
         })),
         "redis": counted.map(|policy| redis(config, policy, &key)),
         "candidate": counted.and_then(|policy| policy.options.candidate.as_ref()).map(|candidate| json!({

@@ -78,6 +78,13 @@ impl Context<'_> {
         let policy = policy.and_then(|node| node.policy(self.known.names));
         let key = section.required(gate_check::KEY.name, "a check needs a `key`, such as `key: \"{client_ip}\"`");
         let known = policy.and_then(|name| self.known.policies?.by_name.get(name));
+        if known.is_some_and(|policy| policy.options.hold.is_some()) {
+            node.note(format!(
+                "the policy `{}` has a `hold`, and a gate never learns that a request ended: name a policy without one, or \
+                 let the service ask `/v1/check`",
+                policy.unwrap_or_default()
+            ));
+        }
         let key_type = known.map(|policy| policy.key_type);
         let key = key.and_then(|node| self.template(node, policy.zip(key_type)));
         let cost = section.read(&gate_check::COST);

@@ -10,7 +10,8 @@ use crate::engine::check::Resolved;
 use crate::engine::{Check, CheckError, Decision};
 use crate::limit::policy::Policy;
 use crate::limit::quota::MAX_UNITS;
-use crate::store::{Meta, Subject};
+use crate::limit::time::Micros;
+use crate::store::{Id, Meta, Over, Subject, Work};
 use crate::telemetry::traces;
 
 /// The checks of one key under one policy.
@@ -23,6 +24,8 @@ pub(super) struct KeyGroup {
     /// The checks that this part combines.
     pub(super) places: Vec<Place>,
     pub(super) is_optional: bool,
+    /// The id of its only check, if that has one.
+    pub(super) id: Option<Id>,
 }
 
 /// A check in the call.
@@ -51,9 +54,19 @@ impl KeyGroup {
         &self.resolved.subject.policy
     }
 
-    /// Whether one of its checks only peeks.
-    pub(super) fn peeks(&self) -> bool {
-        self.places.iter().any(|place| place.cost == 0)
+    /// Whether only the store knows its answer. A known denial covers one quota, and a peek needs
+    /// all. An earlier check may have charged an id.
+    pub(super) fn needs_store(&self) -> bool {
+        self.id.is_some() || self.places.iter().any(|place| place.cost == 0)
+    }
+
+    /// The work that charges it, so that it can be given back for the next `hold` us.
+    pub(super) fn charge(&self, hold: Micros) -> Work {
+        match (&self.id, self.cost) {
+            (_, 0) => Work::Look(0),
+            (Some(id), cost) => Work::Once { id: id.clone(), cost, over: Over::Deny },
+            (None, cost) => Work::Reserve { cost, hold },
+        }
     }
 
     /// Runs a call for this part, with its own span in a trace.

@@ -6,7 +6,7 @@ use super::outcome::{Form, MAX_SHOWN, Outcome, Ran, Refusal, help, shown, unknow
 use super::reply::{Replies, Version};
 use super::session::Session;
 use super::transaction::{self, Transaction};
-use super::{cluster, handshake, keys, policy_check, throttle};
+use super::{cluster, handshake, holds, keys, policy_check, throttle};
 use crate::access::Need;
 use crate::config::THROTTLE;
 
@@ -25,9 +25,11 @@ pub(super) struct Command {
     run: Run,
 }
 
-pub(super) const COMMANDS: [Command; 22] = [
+pub(super) const COMMANDS: [Command; 24] = [
     Command { name: "cl.throttle", arity: -1, key: 1, need: Need::Check, run: cl_throttle },
     Command { name: "tg.check", arity: -3, key: 2, need: Need::Check, run: tg_check },
+    Command { name: "tg.settle", arity: -4, key: 2, need: Need::Check, run: holds::settle },
+    Command { name: "tg.renew", arity: 4, key: 2, need: Need::Check, run: holds::renew },
     Command { name: "del", arity: -2, key: 1, need: Need::Operate, run: keys::forget },
     Command { name: "unlink", arity: -2, key: 1, need: Need::Operate, run: keys::forget },
     Command { name: "exists", arity: -2, key: 1, need: Need::Usage, run: keys::exists },

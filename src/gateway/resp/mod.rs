@@ -8,6 +8,7 @@
 //!           handshake.rs    those that clients send when they connect
 //!           throttle.rs     CL.THROTTLE -> check; decision -> five numbers
 //!           policy_check.rs TG.CHECK -> check; decision -> its answer
+//!           holds.rs        TG.SETTLE, TG.RENEW
 //!           keys.rs         DEL, EXISTS, TTL
 //!           cluster.rs      the node as a cluster of one
 //!           transaction.rs  MULTI, EXEC
@@ -38,6 +39,8 @@ mod handshake;
 mod throttle;
 
 mod policy_check;
+
+mod holds;
 
 mod keys;
 

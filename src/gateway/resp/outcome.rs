@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::num::NonZeroU64;
 
 use super::decode::Words;
+use super::holds::HoldWork;
 use super::keys::KeyWork;
 use super::reply::Replies;
 use crate::engine::Check;
@@ -19,6 +20,8 @@ pub(super) enum Outcome {
     Check(Check, Form),
     /// The engine answers with an integer.
     Keys(KeyWork),
+    /// The engine ends or extends a hold.
+    Hold(HoldWork),
     /// These commands run now, and their answers are one array.
     Exec(Vec<Words<'static>>),
 }

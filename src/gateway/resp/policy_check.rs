@@ -1,10 +1,12 @@
-//! `TG.CHECK policy key [cost] [WAIT ms]`: a check under a configured policy, with times in
+//! `TG.CHECK policy key [cost] [ID id] [WAIT ms]`: a check under a configured policy, with times in
 //! milliseconds.
+
+use std::sync::Arc;
 
 use super::decode::{Words, number};
 use super::outcome::{Refusal, key, text};
 use super::reply::Replies;
-use crate::engine::{Check, Decision, Door};
+use crate::engine::{Check, Decision, Door, Id, MAX_ID_BYTES};
 use crate::limit::decision::Wait;
 use crate::limit::line::MAX_WAIT_MS;
 use crate::limit::quota::MAX_UNITS;
@@ -13,20 +15,39 @@ use crate::limit::time::millis_up;
 /// The check for the words of a command.
 pub(super) fn check(words: &Words<'_>) -> Result<Check, Refusal> {
     let [_, policy, name, rest @ ..] = &words[..] else { return Err(Refusal::Arity("tg.check")) };
-    let is_option = |word: &[u8]| word.eq_ignore_ascii_case(b"wait");
+    let is_option = |word: &[u8]| word.eq_ignore_ascii_case(b"wait") || word.eq_ignore_ascii_case(b"id");
     let (cost, options) = match rest {
-        [cost, options @ ..] if !is_option(cost) => (within("cost", cost, MAX_UNITS)?, options),
+        [cost, options @ ..] if !is_option(cost) => (units(cost)?, options),
         options => (1, options),
     };
     let mut check = Check::new(text("policy", policy)?.to_owned(), key(name)?, cost, Door::Resp);
     for option in options.chunks(2) {
         let [name, value] = option else { return Err(Refusal::Arity("tg.check")) };
-        if !is_option(name) {
-            return Err(Refusal::text("ERR the option of tg.check is WAIT with a number of milliseconds".into()));
+        if name.eq_ignore_ascii_case(b"id") {
+            check.id = Some(Id::from(id(value)?));
+        } else if is_option(name) {
+            check.wait = Some(1000 * within("wait", value, MAX_WAIT_MS)?).filter(|wait| *wait > 0);
+        } else {
+            return Err(Refusal::text(
+                "ERR the options of tg.check are ID and WAIT with a number of milliseconds".into(),
+            ));
         }
-        check.wait = Some(1000 * within("wait", value, MAX_WAIT_MS)?).filter(|wait| *wait > 0);
     }
     Ok(check)
+}
+
+/// A cost.
+pub(super) fn units(word: &[u8]) -> Result<u64, Refusal> {
+    within("cost", word, MAX_UNITS)
+}
+
+/// The id of a check.
+pub(super) fn id(word: &[u8]) -> Result<Arc<str>, Refusal> {
+    let id = text("id", word)?;
+    match id.len() {
+        1..=MAX_ID_BYTES => Ok(id.into()),
+        length => Err(Refusal::text(format!("ERR the id must have 1 to {MAX_ID_BYTES} bytes, not {length}"))),
+    }
 }
 
 fn within(name: &str, word: &[u8], most: u64) -> Result<u64, Refusal> {
@@ -38,8 +59,7 @@ fn within(name: &str, word: &[u8], most: u64) -> Result<u64, Refusal> {
 /// with `WAIT` the ms until its start. By a list no counter decides, so the second, third and fifth
 /// are null.
 pub(super) fn answer(replies: &mut Replies<'_>, decision: &Decision) {
-    let binding = decision.binding;
-    let quota = binding.and_then(|binding| decision.policy.quotas.get(binding.quota));
+    let bound = decision.bound();
     let retry_after = match decision.retry_after {
         Wait::For(wait) if !decision.allowed => millis_up(wait).cast_signed(),
         _ => -1,
@@ -47,10 +67,10 @@ pub(super) fn answer(replies: &mut Replies<'_>, decision: &Decision) {
     let start = decision.start_after.map(|span| millis_up(span).cast_signed());
     replies.array(6 + usize::from(start.is_some()));
     replies.integer(i64::from(!decision.allowed));
-    replies.integer_or_null(quota.map(|quota| quota.limit.get().cast_signed()));
-    replies.integer_or_null(binding.map(|binding| binding.remaining.cast_signed()));
+    replies.integer_or_null(bound.as_ref().map(|bound| bound.limit.cast_signed()));
+    replies.integer_or_null(bound.as_ref().map(|bound| bound.remaining.cast_signed()));
     replies.integer(retry_after);
-    replies.integer_or_null(binding.map(|binding| millis_up(binding.reset_after).cast_signed()));
+    replies.integer_or_null(bound.map(|bound| millis_up(bound.reset_after).cast_signed()));
     replies.bulk(decision.source.name().as_bytes());
     start.into_iter().for_each(|start| replies.integer(start));
 }

@@ -4,6 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::commands;
 use super::decode::{Words, decode};
+use super::holds::{HoldAnswer, HoldWork};
 use super::keys::{KeyError, KeyWork};
 use super::outcome::{Form, Outcome};
 use super::reply::{Replies, Version};
@@ -25,13 +26,47 @@ pub(super) struct Turn {
     pub(super) checks: Vec<Check>,
     /// The answers of commands, in order.
     steps: SmallVec<[Step; 1]>,
-    /// The operations on keys, each with the number of checks before it, and its answer.
-    works: Vec<(usize, KeyWork)>,
-    done: Vec<Result<i64, KeyError>>,
+    /// The other operations, each with the number of checks before it, and its answer.
+    works: Vec<(usize, Operation)>,
+    done: Vec<Done>,
     /// The answers that need no decision, one after the other.
     texts: Vec<u8>,
     /// The connection ends after the answers.
     pub(super) is_last: bool,
+}
+
+/// An operation beside checks.
+#[derive(Debug)]
+enum Operation {
+    Keys(KeyWork),
+    Hold(HoldWork),
+}
+
+/// Its answer.
+#[derive(Debug)]
+enum Done {
+    Keys(Result<i64, KeyError>),
+    Hold(Result<HoldAnswer, CheckError>),
+}
+
+impl Operation {
+    async fn run(&self, engine: &Engine) -> Done {
+        match self {
+            Self::Keys(work) => Done::Keys(work.run(engine).await),
+            Self::Hold(work) => Done::Hold(work.run(engine).await),
+        }
+    }
+}
+
+impl Done {
+    fn write(&self, replies: &mut Replies<'_>) {
+        match self {
+            Self::Keys(Ok(number)) => replies.integer(*number),
+            Self::Keys(Err(KeyError::Check(error))) | Self::Hold(Err(error)) => replies.error(&failure(error)),
+            Self::Keys(Err(error)) => replies.error(&format!("ERR {error}")),
+            Self::Hold(Ok(answer)) => answer.write(replies),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -40,8 +75,8 @@ enum Step {
     Text(usize),
     /// The next check's answer.
     Decision(Form, Version),
-    /// The answer to the next operation on keys, if the client wants it.
-    Done { is_silent: bool },
+    /// The answer to the next operation, if the client wants it.
+    Done { is_silent: bool, version: Version },
 }
 
 impl Turn {
@@ -83,10 +118,8 @@ impl Turn {
                 let form = if is_silent { Form::Silent } else { form };
                 return self.steps.push(Step::Decision(form, session.version));
             }
-            Ok(Outcome::Keys(work)) => {
-                self.works.push((self.checks.len(), work));
-                return self.steps.push(Step::Done { is_silent });
-            }
+            Ok(Outcome::Keys(work)) => return self.operate(Operation::Keys(work), is_silent, session.version),
+            Ok(Outcome::Hold(work)) => return self.operate(Operation::Hold(work), is_silent, session.version),
             Ok(Outcome::Exec(commands)) => {
                 replies.array(commands.len());
                 waiting = commands;
@@ -102,6 +135,11 @@ impl Turn {
         for words in waiting {
             self.run(session, &words, is_silent);
         }
+    }
+
+    fn operate(&mut self, operation: Operation, is_silent: bool, version: Version) {
+        self.works.push((self.checks.len(), operation));
+        self.steps.push(Step::Done { is_silent, version });
     }
 
     /// Whether it has nothing for the engine.
@@ -144,14 +182,10 @@ impl Turn {
                     out.extend_from_slice(&self.texts[written..end]);
                     written = end;
                 }
-                Step::Done { is_silent } => match done.next() {
+                Step::Done { is_silent, version } => match done.next() {
                     _ if is_silent => {}
-                    Some(Ok(number)) => Replies { out, version: Version::default() }.integer(number),
-                    Some(Err(KeyError::Check(error))) => {
-                        Replies { out, version: Version::default() }.error(&failure(&error));
-                    }
-                    Some(Err(error)) => Replies { out, version: Version::default() }.error(&format!("ERR {error}")),
-                    None => Replies { out, version: Version::default() }.error(NO_DECISION),
+                    Some(done) => done.write(&mut Replies { out, version }),
+                    None => Replies { out, version }.error(NO_DECISION),
                 },
                 Step::Decision(form, version) => {
                     write_decision(form, decisions.next(), &mut Replies { out, version });

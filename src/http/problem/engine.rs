@@ -30,6 +30,16 @@ impl Problem {
             CheckError::UnknownPlan { .. } => {
                 Self::invalid(vec![Violation::new(format!("{at}/plan"), error.to_string())])
             }
+            CheckError::SettledOtherwise => Self::new(ProblemType::ID_REUSED, error.to_string()),
+            CheckError::NeedsId => {
+                let detail = "is needed, since the policy has a `hold`: a settle ends the hold of this id";
+                Self::invalid(vec![Violation::new(format!("{at}/id"), detail)])
+            }
+            CheckError::IdTwice => {
+                let detail = "is given twice for this key: give each check its own";
+                Self::invalid(vec![Violation::new(format!("{at}/id"), detail)])
+            }
+            CheckError::NoHolds(_) => Self::invalid(vec![Violation::new(format!("{at}/policy"), error.to_string())]),
             CheckError::UnwantedQuotas => {
                 let detail =
                     "is only for policies with `inline: true`: leave it out, and the policy's own quotas count";
@@ -94,18 +104,25 @@ pub(in crate::http) struct Problems<'a> {
     policies: &'a Policies,
     /// Invalid checks that the answer may still explain.
     explained: usize,
+    /// The member of the body that lists them.
+    list: &'static str,
 }
 
 impl<'a> Problems<'a> {
     /// For a call that already has `explained` invalid checks.
     pub(in crate::http) fn new(policies: &'a Policies, explained: usize) -> Self {
-        Self { policies, explained: MAX_EXPLAINED.saturating_sub(explained) }
+        Self { policies, explained: MAX_EXPLAINED.saturating_sub(explained), list: "checks" }
+    }
+
+    /// The same for holds in another list.
+    pub(in crate::http) fn in_list(self, list: &'static str) -> Self {
+        Self { list, ..self }
     }
 
     /// The problem of the check at `place`.
     pub(in crate::http) fn of(&mut self, place: usize, error: &CheckError) -> Problem {
         let short = match error {
-            CheckError::IdReused | CheckError::StoreUnavailable(_) => None,
+            CheckError::IdReused | CheckError::SettledOtherwise | CheckError::StoreUnavailable(_) => None,
             CheckError::UnknownPolicy(_) => {
                 Some(Problem::new(ProblemType::UNKNOWN_POLICY, "the policy is not configured"))
             }
@@ -114,14 +131,17 @@ impl<'a> Problems<'a> {
             | CheckError::UnknownPlan { .. }
             | CheckError::UnwantedQuotas
             | CheckError::CannotWait(_)
-            | CheckError::InexactBucket => Some(Problem::unlisted(1)),
+            | CheckError::InexactBucket
+            | CheckError::NeedsId
+            | CheckError::IdTwice
+            | CheckError::NoHolds(_) => Some(Problem::unlisted(1)),
         };
         match (short, self.explained.checked_sub(1)) {
             (Some(short), None) => return short,
             (Some(_), Some(left)) => self.explained = left,
             (None, _) => {}
         }
-        Problem::no_decision(error, self.policies, &format!("/checks/{place}"))
+        Problem::no_decision(error, self.policies, &format!("/{}/{place}", self.list))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::engine::{Id, Meta, Over};
+use crate::engine::{Id, MAX_ID_BYTES, Meta, Over};
 use crate::limit::key::check_length;
 use crate::limit::line::MAX_WAIT_MS;
 use crate::limit::time::Micros;
@@ -13,9 +13,6 @@ pub(in crate::http) const DEFAULT_POLICY: &str = "default";
 
 /// The longest `meta`, bytes.
 pub(in crate::http) const MAX_META_BYTES: usize = 256;
-
-/// The longest `id`, bytes.
-pub(in crate::http) const MAX_ID_BYTES: usize = 64;
 
 /// The bounds of `id_ttl_ms`: a second, and a day.
 const ID_TTL_MS: RangeInclusive<u64> = 1000..=86_400_000;

@@ -66,10 +66,6 @@ pub(in crate::http) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
     for (place, item) in items.into_iter().enumerate() {
         let at = format!("/checks/{place}");
         match read_check(item, &at, unwanted_over, Violations::default()) {
-            Ok(Check { id: Some(_), .. }) => violations.note(|| {
-                let detail = "is not taken here: checks that are charged together cannot be retried one by one";
-                Violation::new(format!("{at}/id"), detail)
-            }),
             Ok(Check { look: true, .. }) => {
                 violations.note(|| Violation::new(format!("{at}/look"), "is not taken here: ask by /v1/check"));
             }

@@ -55,6 +55,14 @@ impl<'a, V> Members<'a, V> {
         read(value).map_err(fault).ok()
     }
 
+    /// Reports a name that must not be there.
+    pub(super) fn refuse(&mut self, name: &str, why: &str) {
+        if self.has(name) {
+            let pointer = member(self.at, name);
+            self.violations.note(|| Violation::new(pointer, why.to_owned()));
+        }
+    }
+
     pub(super) fn finish<T>(self, value: T) -> Result<T, Violations> {
         if self.violations.is_empty() { Ok(value) } else { Err(self.violations) }
     }

@@ -1,7 +1,8 @@
 //! Reads requests: bodies, their checks, and queries.
 //!
 //! `parse.rs` reads valid bodies fast. It leaves all others to `explain.rs`, which reports every
-//! fault. `refund.rs` reads the one body that is no check.
+//! fault. `refund.rs` and
+//! `hold.rs` read the bodies that are no checks.
 
 pub(super) mod body;
 
@@ -11,6 +12,7 @@ pub(super) mod bounds;
 
 mod members;
 
+pub(super) mod hold;
 pub(super) mod overrides;
 
 pub(super) mod parse;

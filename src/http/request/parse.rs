@@ -51,7 +51,7 @@ pub(in crate::http) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
         few && batch
             .checks
             .iter()
-            .all(|check| check.0.id.is_none() && check.0.over.is_none() && !check.0.look && check.0.wait_ms.is_none())
+            .all(|check| check.0.over.is_none() && !check.0.look && check.0.wait_ms.is_none())
     };
     match serde_json::from_slice::<Object<BatchMembers<'_>>>(body) {
         Ok(Object(batch)) if fits(&batch) => Ok(batch.checks.into_iter().map(|check| check.0.into()).collect()),

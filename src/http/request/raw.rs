@@ -77,13 +77,18 @@ pub(super) fn string(value: &RawValue) -> Result<String, String> {
 }
 
 pub(super) fn array(value: &RawValue, most: usize) -> Result<Vec<&RawValue>, String> {
+    list_of(value, most, "checks")
+}
+
+/// An array of 1 to `most` items, which have the name `items`.
+pub(super) fn list_of<'a>(value: &'a RawValue, most: usize, name: &str) -> Result<Vec<&'a RawValue>, String> {
     if !value.get().starts_with('[') {
         return Err(format!("must be an array, not {}", kind(value)));
     }
     let items: Vec<&RawValue> = serde_json::from_str(value.get()).map_err(|error| error.to_string())?;
     match items.len() {
         length if (1..=most).contains(&length) => Ok(items),
-        length => Err(format!("must hold 1 to {most} checks, not {length}")),
+        length => Err(format!("must hold 1 to {most} {name}, not {length}")),
     }
 }
 

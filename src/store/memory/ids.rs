@@ -8,11 +8,13 @@ use smallvec::SmallVec;
 
 use crate::limit::decision::{QuotaState, Verdict, Wait};
 use crate::limit::drain::Over;
+use crate::limit::hold::Settlement;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::quota::Quota;
 use crate::limit::receipt::Parts;
 use crate::limit::receipt::{Entry, Receipt};
 use crate::limit::time::Micros;
+use crate::store::Meta;
 
 /// Maximum number of records in a list; a key with more has a map. Most keys have one id.
 const FEW: usize = 8;
@@ -47,6 +49,29 @@ struct Details {
     /// The charge's entries in the states of the quotas.
     entries: Box<[Option<Entry>]>,
     drained: Option<Drained>,
+    kept: Option<Kept>,
+}
+
+/// The hold of a record.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) name: Arc<str>,
+    pub(super) meta: Meta,
+    /// When it expires without a renewal, by the time of the key's holds, us.
+    pub(super) expires: Micros,
+    pub(super) end: Option<RecordedEnd>,
+    /// How long the record is kept after the end, us.
+    pub(super) life: Micros,
+    /// Until when the record is kept, us.
+    pub(super) until: Micros,
+}
+
+/// An end of a hold that its record shows.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum RecordedEnd {
+    Settled(Settlement),
+    /// It expired, and its charge was given back.
+    Released,
 }
 
 /// The verdict on a drain.
@@ -59,13 +84,20 @@ struct Drained {
 
 impl Record {
     /// Records the verdict on a charge with its receipt for `life` us.
-    pub(super) fn new(verdict: &Verdict, receipt: &Receipt, charged: Arc<Vec<Quota>>, life: Micros) -> Self {
+    pub(super) fn new(
+        verdict: &Verdict,
+        receipt: &Receipt,
+        charged: Arc<Vec<Quota>>,
+        life: Micros,
+        kept: Option<Kept>,
+    ) -> Self {
         let drained = verdict.parts.clone().map(|parts| {
             let Verdict { retry_after, binding, .. } = *verdict;
             Drained { parts, retry_after, binding }
         });
-        let is_plain = drained.is_none() && receipt.entries.iter().all(|entry| *entry == Some(Entry::default()));
-        let details = || Box::new(Details { entries: receipt.entries.clone().into(), drained });
+        let is_plain =
+            drained.is_none() && kept.is_none() && receipt.entries.iter().all(|entry| *entry == Some(Entry::default()));
+        let details = || Box::new(Details { entries: receipt.entries.clone().into(), drained, kept });
         Self {
             at: receipt.at,
             cost: receipt.cost,
@@ -86,7 +118,28 @@ impl Record {
         self.details.as_ref().and_then(|details| details.drained.as_ref())
     }
 
+    /// When the charge was made, us.
+    pub(super) fn at(&self) -> Micros {
+        self.at
+    }
+
+    /// Units.
+    pub(super) fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    pub(super) fn kept(&self) -> Option<&Kept> {
+        self.details.as_ref().and_then(|details| details.kept.as_ref())
+    }
+
+    pub(super) fn kept_mut(&mut self) -> Option<&mut Kept> {
+        self.details.as_mut().and_then(|details| details.kept.as_mut())
+    }
+
     pub(super) fn is_alive(&self, now: Micros) -> bool {
+        if let Some(kept) = self.kept() {
+            return kept.until > now;
+        }
         self.at + Micros::from(self.life) * MS > now
     }
 
@@ -123,7 +176,7 @@ impl Record {
             let part = |quota: &Quota| place(quota).and_then(|place| drained.parts.get(place)).copied().unwrap_or(0);
             Box::new(quotas.iter().map(part).collect())
         });
-        Receipt { at: self.at, cost: self.cost, parts, entries: quotas.iter().map(entry).collect() }
+        Receipt { at: self.at, cost: self.cost, kept: 0, parts, entries: quotas.iter().map(entry).collect() }
     }
 }
 
@@ -178,6 +231,16 @@ impl Records {
                 *self = Self::Many(map);
             }
             Self::Many(map) => _ = map.insert(id, record),
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: Fingerprint) -> Option<Record> {
+        match self {
+            Self::Few(list) => {
+                let place = list.iter().position(|(known, _)| *known == id)?;
+                Some(list.swap_remove(place).1)
+            }
+            Self::Many(map) => map.remove(&id),
         }
     }
 

@@ -8,6 +8,7 @@ use super::counter::{Counter, Held, carry_over};
 use super::ids::{Record, Records, SharedQuotas};
 use crate::limit::decision::{Ruling, Verdict, decide, look};
 use crate::limit::drain::{Over, drain};
+use crate::limit::hold::Renewal;
 use crate::limit::key::Fingerprint;
 use crate::limit::lease;
 use crate::limit::line;
@@ -34,6 +35,7 @@ struct Notes {
     /// Charges made up to the first instant no longer count. No refund concerns them from the
     /// second instant on. us.
     reset: Option<(Micros, Micros)>,
+    holds: Holds,
 }
 
 /// The id of an operation, as its key records it.
@@ -45,7 +47,11 @@ pub(super) struct Id<'a> {
     pub(super) life: Micros,
 }
 
+mod holds;
+
 mod reading;
+
+use holds::Holds;
 
 type States = SmallVec<[State; 3]>;
 
@@ -59,6 +65,14 @@ impl KeyState {
         metas: &[Meta],
         now: Micros,
     ) -> Done {
+        match policy.options.hold {
+            Some(hold) => self.run_held((policy, hold), work, id, metas, now),
+            None => self.operate(policy, work, id, metas, now),
+        }
+    }
+
+    /// Runs one operation that concerns no hold.
+    fn operate(&mut self, policy: &Arc<Policy>, work: &Work, id: Option<Id<'_>>, metas: &[Meta], now: Micros) -> Done {
         match (work, id) {
             (Work::Take(costs), _) => Done::Taken(self.take(policy, costs, metas, now)),
             (Work::Look(cost), _) | (Work::Once { cost, .. }, None) => Done::Taken(self.look(policy, *cost, now)),
@@ -82,8 +96,13 @@ impl KeyState {
                 let receipt = id.and_then(|id| self.receipt(policy, id.print, now));
                 self.give_back(policy, now, receipt.as_ref())
             }
+            (Work::Undo(_), id) => self.undo(policy, id, now),
             (Work::Refund(cost), _) => self.amended(policy, now, |states| refunds::refund(policy, states, now, *cost)),
             (Work::Reset, _) => self.reset(policy, now),
+            // Without a hold the policy has none to settle.
+            (Work::Settle { .. }, _) => Done::Settled(self.look(policy, 0, now), None),
+            (Work::Renew(_), _) => Done::Renewed(Renewal::Unknown),
+            (Work::ReadHolds, _) => Done::Holds(0, Vec::new()),
             (Work::ReadLog(_), _) => Done::Page(self.page(policy, now)),
             (Work::ReadTicks { cost, .. }, _) => Done::Ticks(self.look(policy, *cost, now), self.ticks(policy, now)),
         }
@@ -195,7 +214,7 @@ impl KeyState {
         let (Some(receipt), Some(verdict)) = (receipt, taken.ruling.verdicts.first()) else {
             return Done::Taken(taken);
         };
-        let record = Record::new(verdict, &receipt, id.quotas.of(&policy.quotas), id.life);
+        let record = Record::new(verdict, &receipt, id.quotas.of(&policy.quotas), id.life, None);
         let verdict = Verdict { start_after: verdict.start_after, ..record.verdict() };
         self.notes.get_or_insert_default().records.insert(id.print, record);
         Done::Charged(Box::new(Charged { policy: policy.clone(), verdict, replayed: false, refunded: false }))
@@ -230,6 +249,19 @@ impl KeyState {
         let place = |quota: &Quota| charged.iter().position(|charged| Counter::of(charged) == Counter::of(quota));
         let receipt = record.receipt(&policy.quotas, place);
         (!self.is_forgotten(receipt.at)).then_some(receipt)
+    }
+
+    /// Takes back the charge of an id, and forgets its record with its hold. A later change of the
+    /// record keeps it.
+    fn undo(&mut self, policy: &Policy, id: Option<Id<'_>>, now: Micros) -> Done {
+        let is_changed = |record: &Record| record.refunded || record.kept().is_some_and(|kept| kept.end.is_some());
+        let unchanged = id.filter(|id| self.record(id.print).is_some_and(|record| !is_changed(record)));
+        let receipt = unchanged.and_then(|id| self.receipt(policy, id.print, now));
+        if let (Some(id), Some(notes)) = (unchanged, &mut self.notes) {
+            let record = notes.records.remove(id.print);
+            record.as_ref().and_then(Record::kept).into_iter().for_each(|kept| notes.holds.forget(kept));
+        }
+        self.give_back(policy, now, receipt.as_ref())
     }
 
     fn lease(&mut self, policy: &Policy, costs: &[u64], metas: &[Meta], now: Micros, hold: Micros) -> Done {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::limit::decision::Ruling;
+use crate::limit::hold::Renewal;
 use crate::limit::key::Fingerprint;
 use crate::limit::log::max_entries;
 use crate::limit::policy::{Algorithm, Policy};
@@ -127,8 +128,10 @@ impl KeyBatch {
         match done {
             Done::Refunded(_, given) => *given > 0,
             Done::Charged(charged) => !charged.replayed,
+            Done::Settled(_, settlement) => settlement.is_some_and(|settlement| !settlement.replayed),
+            Done::Renewed(renewal) => matches!(renewal, Renewal::Open(_)),
             Done::Taken(_) | Done::Reserved(..) | Done::Leased(..) => self.may_charge() && done.is_charge(),
-            Done::Reused | Done::Page(_) | Done::Ticks(..) => false,
+            Done::Reused | Done::Holds(..) | Done::Page(_) | Done::Ticks(..) => false,
         }
     }
 
@@ -142,7 +145,8 @@ impl KeyBatch {
     /// Returns the script that its call must not wait for, since calls of the key follow. A read
     /// may come late.
     pub fn script_in_order(&self) -> Option<ScriptId> {
-        (!matches!(self.requests[0].work, Work::ReadLog(_) | Work::ReadTicks { .. })).then(|| self.script_id())
+        let reads = matches!(self.requests[0].work, Work::ReadLog(_) | Work::ReadTicks { .. } | Work::ReadHolds);
+        (!reads).then(|| self.script_id())
     }
 
     pub fn script_id(&self) -> ScriptId {
@@ -165,9 +169,12 @@ impl KeyBatch {
         let KeyRequest { policy, work, .. } = &self.requests[0];
         match work {
             Work::ReadLog(_) => log_entries(policy).clamp(1, PORTION),
-            Work::GiveBack(_) | Work::Return(_) | Work::Refund(_) | Work::RefundOnce(_) => {
-                (log_entries(policy) / MOVED).max(1)
-            }
+            Work::GiveBack(_)
+            | Work::Return(_)
+            | Work::Refund(_)
+            | Work::RefundOnce(_)
+            | Work::Undo(_)
+            | Work::Settle { .. } => (log_entries(policy) / MOVED).max(1),
             _ => {
                 let more = self.different.known.len().saturating_sub(1) * policy.quotas.len();
                 self.costs.len().max(more * SEARCH).max(1)
@@ -195,6 +202,10 @@ impl KeyBatch {
             Work::GiveBack(_) | Work::Return(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => {
                 format!("{algorithm} give back")
             }
+            Work::Undo(_) => format!("{algorithm} undo"),
+            Work::Settle { .. } => format!("{algorithm} settle"),
+            Work::Renew(_) => format!("{algorithm} renew"),
+            Work::ReadHolds => format!("{algorithm} holds"),
             Work::ReadLog(_) => format!("{algorithm} entries"),
             Work::ReadTicks { .. } => format!("{algorithm} ticks"),
         }

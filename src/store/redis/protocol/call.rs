@@ -61,7 +61,7 @@ impl<'a> Call<'a> {
 /// Whether a shared call may decide this work under this policy.
 pub fn is_check(policy: &Policy, work: &Work) -> bool {
     let is_shared = !matches!(policy.algorithm, Algorithm::SlidingLog | Algorithm::SlidingCounter);
-    is_shared && matches!(work, Work::Take(_) | Work::Look(_))
+    is_shared && policy.options.hold.is_none() && matches!(work, Work::Take(_) | Work::Look(_))
 }
 
 /// Merges equal adjacent costs, which are sent once with their number.

@@ -56,7 +56,7 @@ pub fn command(calls: &[Call<'_>], declared: Declared, by: By, now: Micros, time
             cmd.arg(1 + more.len());
             name_all(&mut cmd);
             cmd.arg(&more[..]).arg(&numbers.bytes[..]);
-            operations::arguments(call, &mut cmd);
+            operations::arguments(call, &mut cmd, time);
         }
         (_, Declared::Yes) => {
             cmd.arg(calls.len());
@@ -142,8 +142,16 @@ fn charged(call: &Call<'_>, taken: Taken) -> Done {
     let Work::Lease { costs, hold } = call.work else { return Done::Taken(taken) };
     let (at, cost) = (taken.at + call.policy.ahead(), costs.last().copied().unwrap_or_default());
     let entries = call.policy.quotas.iter().map(|_| Some(Entry::default())).collect();
-    let (charge, made) = (Receipt { at, cost, parts: None, entries }, taken.at);
+    let (charge, made) = (Receipt { at, cost, kept: 0, parts: None, entries }, taken.at);
     Done::Leased(taken, Some(Box::new(LeaseReceipt { charge, made, until: made + hold })))
+}
+
+/// Reads the states from the result of an operation that was decided at `time`, us. It has them as a
+/// check has.
+pub fn states_of(policy: &Policy, time: Micros, said: &[Value]) -> Option<SmallVec<[State; 3]>> {
+    let said = if let [Value::Array(told)] = said { told } else { said };
+    let counted = if policy.algorithm == Algorithm::SlidingWindow { policy.quotas.len() } else { 0 };
+    states(policy, time, said.split_at_checked(counted)?.1)
 }
 
 /// Reads the states from the reply to a call that was decided at `time`, us. Each quota of `policy`

@@ -53,7 +53,7 @@ pub fn command(call: &Call<'_>, ticks: Ticks, by: By, now: Micros, time: Option<
     }
     runs(call.costs).for_each(|(cost, times)| numbers.push([cost, times as u64]));
     cmd.arg(&numbers.bytes[..]);
-    operations::arguments(call, &mut cmd);
+    operations::arguments(call, &mut cmd, time);
     cmd
 }
 

@@ -102,9 +102,19 @@ impl Tag {
     /// Returns the name of the record of a check with an id. No quota has the part `id`, so the
     /// name differs from all above.
     pub fn record(&self, policy: &str, id: &str) -> String {
-        let mut name = format!("{}{policy}:id:", self.0);
+        let mut name = self.records(policy);
         escape(&mut name, id);
         name
+    }
+
+    /// Returns the beginning of the names of records, which ends with the ids.
+    pub fn records(&self, policy: &str) -> String {
+        format!("{}{policy}:id:", self.0)
+    }
+
+    /// Returns the name of the places: the open holds of a policy.
+    pub fn held(&self, policy: &str) -> String {
+        format!("{}{policy}:held", self.0)
     }
 
     /// Returns the name of the instant of the last reset.

@@ -23,8 +23,8 @@ const SUMS: u64 = (1 << 52) - 1;
 pub fn arguments(call: &Call<'_>, cmd: &mut Cmd, more_keys: &[String]) {
     let Call { tag, policy, work, costs, metas } = *call;
     let (quotas, longest) = (&policy.quotas, policy.longest());
-    // A refunded charge may have a meta.
-    let noted = metas.iter().any(Option::is_some) || work.takes_back();
+    // A refunded charge may have a meta, and so may that of a hold.
+    let noted = metas.iter().any(Option::is_some) || work.takes_back() || work.is_held(policy);
     cmd.arg(quotas.len() + usize::from(noted) + more_keys.len());
     for quota in quotas {
         cmd.arg(tag.log(policy.counters(), quota));

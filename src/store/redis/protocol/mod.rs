@@ -30,6 +30,8 @@ pub(super) mod server_info;
 
 mod counters;
 
+mod holds;
+
 mod operations;
 
 mod pairs;

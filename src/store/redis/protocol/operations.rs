@@ -8,6 +8,7 @@ use redis::{Cmd, Value};
 use smallvec::{SmallVec, smallvec};
 
 use super::call::Call;
+use super::holds;
 use super::keys::recorded;
 use super::reply::{text, unsigned};
 use super::sources::ScriptId;
@@ -15,36 +16,59 @@ use crate::limit::decision::{QuotaState, QuotaStates, Verdict, Wait};
 use crate::limit::policy::{Algorithm, Durability, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::receipt::{Parts, Receipt};
-use crate::limit::time::millis_up;
+use crate::limit::time::{Micros, millis_up};
 use crate::store::work::{Charged, Done, Id, Line, Over, Work, longest_life};
 
 /// The number of values in a record before its quotas, and for each quota.
 const RECORD: (usize, usize) = (3, 8);
 
-/// Returns the key of the id's record and that of the last reset, if the work depends on them.
+/// Returns the key of the id's record and that of the last reset, if the work depends on them. Under
+/// a policy with holds it always depends on the latter, and on the places.
 pub fn keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
-    let record = |id: &str| call.tag.record(call.policy.counters(), id);
-    let reset = || match call.policy.algorithm {
+    let mut keys = own_keys(call);
+    if call.work.is_held(call.policy) {
+        if !call.work.takes_back() {
+            keys.push(reset(call));
+        }
+        keys.push(call.tag.held(call.policy.counters()));
+    }
+    keys
+}
+
+fn reset(call: &Call<'_>) -> String {
+    match call.policy.algorithm {
         Algorithm::SlidingCounter => call.tag.ticks_reset(call.policy),
         _ => call.tag.reset(call.policy.counters()),
-    };
-    match call.work {
-        Work::Take(_) | Work::Look(_) | Work::Drain(_) | Work::ReadLog(_) | Work::ReadTicks { .. } => SmallVec::new(),
-        Work::Once { .. } | Work::Wait(_) => call.work.id().map(|id| record(&id.name)).into_iter().collect(),
-        Work::RefundOnce(id) => smallvec![record(id), reset()],
-        Work::Reserve { .. } | Work::Lease { .. } | Work::GiveBack(_) | Work::Return(_) => smallvec![reset()],
-        Work::Refund(_) | Work::Reset => smallvec![reset()],
     }
 }
 
-/// Adds the arguments of `operation_head.lua`, unless the script is one of checks.
-pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
+fn own_keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
+    let record = |id: &str| call.tag.record(call.policy.counters(), id);
+    match call.work {
+        Work::Take(_) | Work::Look(_) | Work::Drain(_) | Work::ReadLog(_) | Work::ReadTicks { .. } => SmallVec::new(),
+        Work::Once { .. } | Work::Wait(_) => call.work.id().map(|id| record(&id.name)).into_iter().collect(),
+        Work::RefundOnce(id) | Work::Undo(id) | Work::Settle { id, .. } => smallvec![record(id), reset(call)],
+        Work::Renew(id) => smallvec![record(id)],
+        Work::ReadHolds => SmallVec::new(),
+        Work::Reserve { .. } | Work::Lease { .. } | Work::GiveBack(_) | Work::Return(_) => smallvec![reset(call)],
+        Work::Refund(_) | Work::Reset => smallvec![reset(call)],
+    }
+}
+
+/// Adds the arguments of `operation_head.lua`, unless the script is one of checks. Tests replace the
+/// TIME of `hold.lua` by `time`.
+pub fn arguments(call: &Call<'_>, cmd: &mut Cmd, time: Option<Micros>) {
     if !ScriptId::of(call.policy, call.work).is_operation() {
         return;
     }
     let quotas = &call.policy.quotas;
     let how = match call.work {
-        Work::Take(_) | Work::Look(_) | Work::ReadLog(_) | Work::ReadTicks { .. } => return,
+        Work::ReadLog(_) | Work::ReadTicks { .. } => return,
+        // Only a policy with holds decides a check by this script.
+        Work::Take(_) | Work::Look(_) => {
+            cmd.arg(Over::Deny.name());
+            "charge"
+        }
         Work::Drain(_) => {
             cmd.arg(Over::Drain.name());
             "charge"
@@ -79,7 +103,9 @@ pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
             cmd.arg(*cost);
             "cost"
         }
-        Work::RefundOnce(_) => {
+        Work::Renew(_) => "renew",
+        Work::ReadHolds => "holds",
+        Work::RefundOnce(_) | Work::Undo(_) | Work::Settle { .. } => {
             quotas.iter().for_each(|quota| _ = cmd.arg(recorded(quota)));
             "id"
         }
@@ -88,6 +114,9 @@ pub fn arguments(call: &Call<'_>, cmd: &mut Cmd) {
             "reset"
         }
     };
+    if call.work.is_held(call.policy) {
+        holds::arguments(call, cmd, time);
+    }
     cmd.arg(quotas.len()).arg(how);
 }
 

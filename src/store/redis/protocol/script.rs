@@ -14,7 +14,7 @@ use super::check::{self, Declared, states};
 use super::keys::Tag;
 use super::reply::{Reply, is_corrupt, opened, unsigned};
 use super::sources::{ScriptId, begin};
-use super::{counters, log, operations};
+use super::{counters, holds, log, operations};
 use crate::limit::decision::decide;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::Micros;
@@ -36,7 +36,7 @@ impl Call<'_> {
             _ => log::arguments(self, &mut cmd, &operations::keys(self)),
         }
         cmd.arg(time);
-        operations::arguments(self, &mut cmd);
+        operations::arguments(self, &mut cmd, time);
         cmd
     }
 
@@ -69,6 +69,9 @@ impl Call<'_> {
         if let Work::ReadLog(_) = self.work {
             // The call only reads, so nothing was charged.
             return Some(log::page(value).map_or_else(Reply::corrupt_state, |page| Reply::Done(Done::Page(page))));
+        }
+        if self.work.is_held(self.policy) && !matches!(self.work, Work::ReadTicks { .. }) {
+            return holds::read(self, value);
         }
         let asked = match self.work {
             Work::Once { cost, over, .. } => Some((*cost, *over)),

@@ -1,6 +1,7 @@
 //! The scripts. Each consists of parts, and servers know it by the SHA-1 of the whole.
 //!
-//! Each algorithm has a script for checks, and one for all other operations. Checks are frequent, so
+//! Each algorithm has a script for checks, and one for all other operations. A third one does both
+//! under policies with holds. Checks are frequent, so
 //! those of strings are written out for each number of quotas (ADR 6). `tollgate scripts` lists and
 //! prints what runs.
 
@@ -92,20 +93,23 @@ enum Task {
     /// lease.
     CheckAhead,
     Operation,
+    /// Any operation, a check too, under a policy with holds; and the undo of an id.
+    Hold,
     ReadLog,
 }
 
-const TASKS: [Task; 4] = [Task::Check, Task::CheckAhead, Task::Operation, Task::ReadLog];
+const TASKS: [Task; 5] = [Task::Check, Task::CheckAhead, Task::Operation, Task::Hold, Task::ReadLog];
 
 impl ScriptId {
     pub fn of(policy: &Policy, work: &Work) -> Self {
         let is_window = policy.algorithm == Algorithm::SlidingWindow;
         let task = match work {
+            // A plain read of ticks has no script.
+            Work::ReadLog(_) | Work::ReadTicks { .. } => Task::ReadLog,
+            _ if work.is_held(policy) => Task::Hold,
             Work::Lease { .. } if is_window => Task::CheckAhead,
             Work::Take(_) | Work::Look(_) if is_window && policy.ahead() > 0 => Task::CheckAhead,
             Work::Take(_) | Work::Look(_) => Task::Check,
-            // A plain read of ticks has no script.
-            Work::ReadLog(_) | Work::ReadTicks { .. } => Task::ReadLog,
             _ => Task::Operation,
         };
         let quotas = if is_written_out(policy.algorithm, task) { policy.quotas.len().clamp(1, MAX_QUOTAS) } else { 1 };
@@ -114,7 +118,7 @@ impl ScriptId {
 
     /// Whether it is the one for operations other than checks.
     pub fn is_operation(self) -> bool {
-        self.task == Task::Operation
+        matches!(self.task, Task::Operation | Task::Hold)
     }
 
     /// Whether its checks have the time ahead and the mark of a lease among their numbers.
@@ -128,7 +132,7 @@ impl ScriptId {
         let exists = |(algorithm, task): &(Algorithm, Task)| match task {
             Task::CheckAhead => *algorithm == Algorithm::SlidingWindow,
             Task::ReadLog => *algorithm == Algorithm::SlidingLog,
-            Task::Check | Task::Operation => true,
+            Task::Check | Task::Operation | Task::Hold => true,
         };
         tasks.filter(exists).flat_map(|(algorithm, task)| {
             let most = if is_written_out(algorithm, task) { MAX_QUOTAS } else { 1 };
@@ -142,6 +146,7 @@ impl ScriptId {
             Task::Check => "check",
             Task::CheckAhead => "check-ahead",
             Task::Operation => "operation",
+            Task::Hold => "hold",
             Task::ReadLog => "read",
         };
         let quotas =
@@ -160,7 +165,16 @@ impl ScriptId {
             }
             Task::Operation => {
                 let (head, end) = (lua!("operation/operation_head.lua"), lua!("operation/operation.lua"));
-                [head, state, operation, end].concat()
+                replaced(
+                    &replaced(&[head, state, operation, end].concat(), "hold", |_| String::new()),
+                    "plain",
+                    str::to_owned,
+                )
+            }
+            Task::Hold => {
+                let (head, hold) = (lua!("operation/operation_head.lua"), lua!("operation/hold.lua"));
+                let source = [head, hold, state, operation, lua!("operation/operation.lua")].concat();
+                replaced(&replaced(&source, "plain", |_| String::new()), "hold", str::to_owned)
             }
             Task::ReadLog => lua!("log/log_read.lua").to_owned(),
         };

@@ -1,10 +1,19 @@
 -- Ends an operation. `operation_head.lua` describes it.
 
+-- hold
+if drain_of > 0 and turn == 0 then
+  how, is_charge, over, runs = 'charge', true, 'drain', {{cost = drain_of, times = 1, meta = ''}}
+end
+-- end hold
 if not is_charge then
   local given = 0
   if how == 'reset' then
     redis.call('DEL', unpack(state_keys))
     redis.call('SET', reset_key, string.format('%.0f', now), 'PX', life)
+-- hold
+    ended, in_flight, is_unswept = in_flight, 0, false
+    redis.call('ZREMRANGEBYRANK', held_key, '1', '-1')
+-- end hold
   elseif cost > 0 and (not till or now < till) then
     for q = 1, quotas do
       cost = parts[q] or cost
@@ -13,15 +22,30 @@ if not is_charge then
       end
     end
   end
+-- plain
   if record and record[3] == 0 then
     record[3] = 1
     record[#record + 1] = drained
     redis.call('SET', record_key, cmsgpack.pack(record), 'KEEPTTL')
   end
+-- end plain
+-- hold
+  settle(given, 0)
+-- end hold
   local states = {now, given}
   add_states(states)
+-- hold
+  if turn == 0 then
+  add_places(states)
+-- end hold
   return states
+-- hold
+  end
+-- end hold
 end
+-- hold
+if turn == 0 then
+-- end hold
 
 -- A check that waits is charged at the first instant at which it fits.
 local start = now
@@ -36,6 +60,11 @@ for _, run in ipairs(runs) do
   for q = 1, fit > 0 and quotas or 0 do
     fit = math.min(fit, math.floor((room[q] - units) / run.cost), (slots[q] or math.huge) - count)
   end
+-- hold
+  if lacks_place then
+    fit = 0
+  end
+-- end hold
   if fit > 0 then
     allowed[#allowed + 1] = {cost = run.cost, times = fit, meta = run.meta}
     units, count = units + fit * run.cost, count + fit
@@ -68,6 +97,10 @@ if add_waits then
   add_waits()
 end
 if how ~= 'once' or most == 0 then
+-- hold
+  settle(0, most)
+  add_places(reply)
+-- end hold
   return reply
 end
 
@@ -88,8 +121,27 @@ for q = 1, quotas do
     drained[2 * q - 1], drained[2 * q] = parts[q], wait
   end
 end
+-- hold
+if over == 'deny' then
+  own_hold = {held_at + ttl, 0, tonumber(life), 0, 0, 0, meta}
+  occupy()
+  in_flight, own = in_flight + 1, 'open'
+end
+-- end hold
 record[#record + 1] = drained
+-- hold
+keep(record, own_hold, tonumber(life))
+-- end hold
+-- plain
 redis.call('SET', record_key, cmsgpack.pack(record), 'PX', life)
+-- end plain
 record[2] = start - now
 table.insert(record, 1, 'charged')
+-- hold
+add_places(record)
+-- end hold
 return record
+-- hold
+end
+end
+-- end hold

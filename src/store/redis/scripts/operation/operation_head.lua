@@ -62,6 +62,17 @@ local function arguments(count)
   return list
 end
 
+-- hold
+-- Whether a value is what a record has of its hold.
+local function is_kept(own_hold)
+  local is_list = type(own_hold) == 'table' and #own_hold == 7 and type(own_hold[7]) == 'string'
+  for place = 1, is_list and 6 or 0 do
+    is_list = is_list and type(own_hold[place]) == 'number'
+  end
+  return is_list
+end
+
+-- end hold
 -- The record of an id; nil without one. The list that ends a drain's record is returned separately.
 -- A corrupt record ends the call before any write.
 local function record_of(key)
@@ -72,7 +83,12 @@ local function record_of(key)
   if not written then
     return nil
   end
+-- plain
   local is_read, record = pcall(cmsgpack.unpack, written)
+-- end plain
+-- hold
+  local is_read, record, own_hold = pcall(cmsgpack.unpack, written)
+-- end hold
   local is_record = is_read and type(record) == 'table'
   local drained = is_record and type(record[#record]) == 'table' and table.remove(record) or nil
   is_record = is_record and #record >= 3 and (#record - 3) % 8 == 0
@@ -83,10 +99,18 @@ local function record_of(key)
   for place = 1, is_record and drained and (#record - 3) / 4 or 0 do
     is_record = is_record and type(drained[place]) == 'number'
   end
+-- hold
+  is_record = is_record and (not own_hold or is_kept(own_hold))
+-- end hold
   if not is_record then
     error('foreign record')
   end
+-- plain
   return record, drained
+-- end plain
+-- hold
+  return record, drained, own_hold
+-- end hold
 end
 
 -- TIME, or in tests its substitute, before the algorithm's part has read it.
@@ -97,11 +121,24 @@ end
 
 local how, quotas = argument(), tonumber(argument())
 local is_charge = how == 'charge' or how == 'hold' or how == 'once'
+-- plain
 local reset_key = (how == 'hold' or not is_charge) and table.remove(KEYS)
 local record_key, record, drained = (how == 'once' or how == 'id') and table.remove(KEYS), nil, nil
 if record_key then
   record, drained = record_of(record_key)
 end
+-- end plain
+-- hold
+local held_key, prefix = table.remove(KEYS), argument()
+local release, most_open, ttl = argument() == 'release', tonumber(argument()), tonumber(argument())
+local test_now, durable, asked, meta = tonumber(argument()), argument() == '1', argument(), argument()
+local names = arguments(quotas)
+local reset_key, record_key, record, drained, own_hold = table.remove(KEYS), nil, nil, nil, nil
+if how == 'once' or how == 'id' or how == 'renew' then
+  record_key = table.remove(KEYS)
+  record, drained, own_hold = record_of(record_key)
+end
+-- end hold
 
 -- Of a charge: how long it may be undone, us, and what its record has of each quota.
 local over, hold, about = is_charge and argument(), 0, nil
@@ -126,10 +163,12 @@ elseif how == 'once' then
       -- WAIT covers only writes of this connection. Another one may have written the record.
       redis.call('PEXPIRE', record_key, math.max(1, redis.call('PTTL', record_key)))
     end
+-- plain
     record[#record + 1] = drained
     record[2] = over == 'wait' and math.max(0, record[2] - time_of_call()) or 0
     table.insert(record, 1, 'replayed')
     return record
+-- end plain
   end
 elseif how == 'reset' then
   life = argument()

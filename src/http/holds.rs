@@ -1,0 +1,86 @@
+//! `POST /v1/settle` ends holds, and `POST /v1/renew` extends them.
+
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use futures_util::future::join_all;
+
+use super::answer::{self, Object};
+use super::check::{MAX_BATCH_BYTES, read};
+use super::problem::{Problem, Problems};
+use super::request::hold::{self, Holds};
+use super::request::query;
+use super::rights::Rights;
+use crate::engine::{CheckError, Door, HoldId};
+use crate::limit::hold::{End, Renewal};
+use crate::limit::time::MICROS_PER_MILLI;
+use crate::node::Node;
+
+pub(super) async fn settle(
+    State(node): State<Node>,
+    Extension(rights): Extension<Rights>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (head, body) = request.into_parts();
+    let (holds, ()) = read(&node, &head, body, MAX_BATCH_BYTES, hold::settle, query::none).await?;
+    holds.each(|(hold, _)| rights.policy(&node, &hold.policy))?;
+    let settle = |(hold, cost): (HoldId, Option<u64>)| {
+        let node = node.clone();
+        async move { node.engine.settle(&hold, cost, Door::Http).await }
+    };
+    answer_each(&node, holds, settle, answer::settled).await
+}
+
+pub(super) async fn renew(
+    State(node): State<Node>,
+    Extension(rights): Extension<Rights>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (head, body) = request.into_parts();
+    let (holds, ()) = read(&node, &head, body, MAX_BATCH_BYTES, hold::renew, query::none).await?;
+    holds.each(|(hold, ())| rights.policy(&node, &hold.policy))?;
+    let renew = |(hold, ()): (HoldId, ())| {
+        let node = node.clone();
+        async move { node.engine.renew(&hold, Door::Http).await }
+    };
+    answer_each(&node, holds, renew, write_renewal).await
+}
+
+/// Ends or extends each hold, and writes the result. In a list each failure stays with its hold.
+async fn answer_each<T, R, F: Future<Output = Result<R, CheckError>>>(
+    node: &Node,
+    holds: Holds<T>,
+    call: impl Fn(T) -> F,
+    write: impl Fn(&mut Object<'_>, &R),
+) -> Result<Response, Problem> {
+    let (name, list) = match holds {
+        Holds::One(hold) => {
+            let result = call(hold).await.map_err(|error| node.refused(&error))?;
+            return Ok(answer::object(|object| write(object, &result)));
+        }
+        Holds::List(name, list) => (name, list),
+    };
+    let results = join_all(list.into_iter().map(call)).await;
+    let policies = node.engine.policies();
+    let mut problems = Problems::new(&policies, 0).in_list(name);
+    Ok(answer::object(|object| {
+        object.list("results", results.iter().enumerate(), |(place, result), object| match result {
+            Ok(result) => write(object, result),
+            Err(error) => object.object("error", |object| problems.of(place, error).write(object)),
+        });
+    }))
+}
+
+fn write_renewal(object: &mut Object<'_>, renewal: &Renewal) {
+    let (renewed, left, reason) = match renewal {
+        Renewal::Open(left) => (true, *left, None),
+        // The place that a reset freed is as good as expired.
+        Renewal::Ended(End::Reset) => (false, 0, Some(End::Expired.name())),
+        Renewal::Ended(end) => (false, 0, Some(end.name())),
+        Renewal::Unknown => (false, 0, Some(answer::UNKNOWN_ID)),
+    };
+    object.bool("renewed", renewed);
+    // Rounded down, so that no caller counts on more.
+    object.number("expires_in_ms", left / MICROS_PER_MILLI);
+    object.given("reason", reason);
+}

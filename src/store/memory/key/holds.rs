@@ -1,0 +1,342 @@
+//! The holds of a key: its places, and the operations on them. `hold.lua` takes the same steps.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Counter, Id, KeyState, Notes};
+use crate::limit::decision::Verdict;
+use crate::limit::drain::Over;
+use crate::limit::hold::{End, Hold, HoldState, LISTED, OnExpiry, Places, Renewal, SWEPT, Settlement};
+use crate::limit::key::Fingerprint;
+use crate::limit::policy::Policy;
+use crate::limit::quota::Quota;
+use crate::limit::receipt::Receipt;
+use crate::limit::time::Micros;
+use crate::store::memory::ids::{Kept, Record, RecordedEnd};
+use crate::store::work::{Charged, Done, OpenHold, Work};
+use crate::store::{Meta, Taken};
+
+/// The places of a key.
+#[derive(Debug, Default)]
+pub(super) struct Holds {
+    /// The latest instant at which a hold was opened, extended or found expired, us.
+    clock: Micros,
+    /// The open holds by expiry and id, and expired ones until a call removes them.
+    places: BTreeMap<(Micros, Arc<str>), Fingerprint>,
+}
+
+impl Holds {
+    fn expired(&self, at: Micros) -> impl Iterator<Item = (&(Micros, Arc<str>), &Fingerprint)> {
+        self.places.iter().take_while(move |((expires, _), _)| *expires <= at)
+    }
+
+    pub(super) fn forget(&mut self, kept: &Kept) {
+        self.places.remove(&(kept.expires, kept.name.clone()));
+    }
+
+    fn has_expired(&self, at: Micros) -> bool {
+        self.expired(at).next().is_some()
+    }
+
+    fn open(&self, at: Micros) -> usize {
+        self.places.len() - self.expired(at).count()
+    }
+
+    /// us until the open holds are fewer than `places`, if nobody renews; 0 if they are.
+    fn wait(&self, places: usize, at: Micros) -> Micros {
+        let open = self.places.keys().filter(|(expires, _)| *expires > at);
+        let over = (self.open(at) + 1).checked_sub(places);
+        let next = over.and_then(|over| open.map(|(expires, _)| expires).nth(over.checked_sub(1)?));
+        next.map_or(0, |expires| expires - at)
+    }
+}
+
+/// One operation under a policy with holds.
+struct Step<'a> {
+    policy: &'a Arc<Policy>,
+    hold: Hold,
+    /// us.
+    now: Micros,
+    /// The time of the key's holds, us.
+    at: Micros,
+}
+
+impl Step<'_> {
+    fn releases(&self) -> bool {
+        self.hold.on_expiry == OnExpiry::Release
+    }
+}
+
+impl KeyState {
+    pub(super) fn run_held(
+        &mut self,
+        (policy, hold): (&Arc<Policy>, Hold),
+        work: &Work,
+        id: Option<Id<'_>>,
+        metas: &[Meta],
+        now: Micros,
+    ) -> Done {
+        let at = self.notes.as_ref().map_or(now, |notes| now.max(notes.holds.clock));
+        let step = Step { policy, hold, now, at };
+        let own = id.map(|id| id.print).filter(|print| self.knows(*print, now));
+        if let Some(Notes { holds, .. }) = self.notes.as_deref_mut().filter(|notes| notes.holds.has_expired(at)) {
+            holds.clock = at;
+        }
+        match (work, own) {
+            (Work::Renew(_), own) => return Done::Renewed(own.map_or(Renewal::Unknown, |own| self.renew(&step, own))),
+            (Work::ReadHolds, _) => return self.list_holds(at),
+            (Work::Once { cost, over, .. }, Some(own)) => return self.replay(&step, own, (*cost, *over)),
+            (Work::Settle { cost: Some(cost), .. }, Some(own)) if self.is_settled_otherwise(own, *cost) => {
+                return Done::Reused;
+            }
+            (Work::RefundOnce(_), Some(own)) if self.is_settled_otherwise(own, 0) => return Done::Reused,
+            _ => {}
+        }
+        let wait = self.wait_for_place(&step);
+        let before = self.holds().map_or(0, |holds| holds.open(at) as u64);
+        let mut expired = self.sweep_expired(&step, work, own) as u64;
+        let needs_place = matches!(work, Work::Look(_) | Work::Once { over: Over::Deny, .. });
+        let done = match (work, id) {
+            (Work::Settle { cost, .. }, _) => self.settle(&step, own, *cost),
+            (Work::RefundOnce(_), _) if own.is_some_and(|own| self.kept(own).is_some()) => {
+                match self.settle(&step, own, Some(0)) {
+                    Done::Settled(taken, Some(Settlement { refunded, replayed, .. })) => {
+                        Done::Refunded(taken, if replayed { 0 } else { refunded })
+                    }
+                    done => done,
+                }
+            }
+            (Work::Once { cost, .. }, Some(_)) if needs_place && wait > 0 => Done::Taken(self.look(policy, *cost, now)),
+            (Work::Once { id: name, cost, over: Over::Deny }, Some(id)) => {
+                self.open(&step, id, &name.name, *cost, metas)
+            }
+            _ => self.operate(policy, work, id, metas, now),
+        };
+        if *work == Work::Reset {
+            expired = before;
+            self.notes.iter_mut().for_each(|notes| notes.holds.places.clear());
+        }
+        let is_unswept = step.releases() && self.holds().is_some_and(|holds| holds.has_expired(at));
+        let places = Places { is_unswept, expired, ..self.places(&step, id.map(|id| id.print), wait) };
+        with_places(done, places, needs_place)
+    }
+
+    /// us until a place is free, if nobody renews; 0 if one is.
+    fn wait_for_place(&self, step: &Step<'_>) -> Micros {
+        let most = step.hold.in_flight.and_then(|most| usize::try_from(most.get()).ok());
+        self.holds().zip(most).map_or(0, |(holds, most)| holds.wait(most, step.at))
+    }
+
+    /// The places now. `wait` is from before the call.
+    fn places(&self, step: &Step<'_>, id: Option<Fingerprint>, wait: Micros) -> Places {
+        let last = self.holds().and_then(|holds| holds.places.last_key_value());
+        let shows_last = wait > 0 || step.policy.quotas.is_empty();
+        Places {
+            open: self.holds().map_or(0, |holds| holds.open(step.at) as u64),
+            limit: step.hold.in_flight.map(u64::from),
+            wait,
+            reset_after: last.filter(|_| shows_last).map_or(0, |((expires, _), _)| expires.saturating_sub(step.at)),
+            is_unswept: false,
+            expired: 0,
+            denies: false,
+            hold: id.and_then(|id| self.state_of(step, id)).map(|(state, _)| state),
+        }
+    }
+
+    fn holds(&self) -> Option<&Holds> {
+        self.notes.as_ref().map(|notes| &notes.holds)
+    }
+
+    fn kept(&self, id: Fingerprint) -> Option<&Kept> {
+        self.record(id).and_then(Record::kept)
+    }
+
+    /// Whether the hold of an id was settled with another cost.
+    fn is_settled_otherwise(&self, id: Fingerprint, cost: u64) -> bool {
+        let end = self.kept(id).and_then(|kept| kept.end);
+        matches!(end, Some(RecordedEnd::Settled(made)) if made.charged + made.owed != cost)
+    }
+
+    /// The state of an id's hold, and whether its charge was given back at its expiry or will be.
+    fn state_of(&self, step: &Step<'_>, id: Fingerprint) -> Option<(HoldState, bool)> {
+        let record = self.record(id).filter(|record| record.is_alive(step.now))?;
+        let Kept { expires, name, end, .. } = record.kept()?;
+        Some(match end {
+            Some(RecordedEnd::Settled(_)) => (HoldState::Ended(End::Settled), false),
+            Some(RecordedEnd::Released) => (HoldState::Ended(End::Expired), true),
+            None if *expires > step.at => match self.holds()?.places.contains_key(&(*expires, name.clone())) {
+                true => (HoldState::Open(expires - step.at), false),
+                false => (HoldState::Ended(End::Reset), false),
+            },
+            None if self.is_forgotten(record.at()) => (HoldState::Ended(End::Reset), false),
+            None => (HoldState::Ended(End::Expired), step.releases()),
+        })
+    }
+
+    /// Removes some expired holds, and gives their charges back if the policy releases them. Also
+    /// gives back the one that is settled. Returns how many it removed.
+    fn sweep_expired(&mut self, step: &Step<'_>, work: &Work, own: Option<Fingerprint>) -> usize {
+        let Some(notes) = &mut self.notes else { return 0 };
+        let expired: Vec<_> =
+            notes.holds.expired(step.at).take(SWEPT).map(|(place, id)| (place.clone(), *id)).collect();
+        expired.iter().for_each(|(place, _)| _ = notes.holds.places.remove(place));
+        if !step.releases() || *work == Work::Reset {
+            return expired.len();
+        }
+        let mut due: Vec<Fingerprint> = expired.iter().map(|(_, id)| *id).collect();
+        let settles = matches!(work, Work::Settle { .. } | Work::RefundOnce(_));
+        due.extend(own.filter(|own| settles && !due.contains(own)));
+        let undone = own.filter(|_| matches!(work, Work::Undo(_)));
+        for id in due.into_iter().rev().filter(|id| Some(*id) != undone) {
+            let is_due = self.state_of(step, id) == Some((HoldState::Ended(End::Expired), true));
+            if is_due && self.kept(id).is_some_and(|kept| kept.end.is_none()) {
+                let receipt = self.receipt(step.policy, id, step.now);
+                self.give_back(step.policy, step.now, receipt.as_ref());
+                self.end(id, RecordedEnd::Released);
+            }
+        }
+        expired.len()
+    }
+
+    /// Notes the end of a hold, and frees its place.
+    fn end(&mut self, id: Fingerprint, end: RecordedEnd) {
+        let Some(notes) = &mut self.notes else { return };
+        let Some(kept) = notes.records.get_mut(id).and_then(Record::kept_mut) else { return };
+        kept.end = Some(end);
+        notes.holds.places.remove(&(kept.expires, kept.name.clone()));
+    }
+
+    fn replay(&self, step: &Step<'_>, id: Fingerprint, (cost, over): (u64, Over)) -> Done {
+        let Some(record) = self.record(id) else { return Done::Reused };
+        if !record.is_of(cost, over) {
+            return Done::Reused;
+        }
+        let own = self.state_of(step, id);
+        let places = self.places(step, Some(id), self.wait_for_place(step));
+        let verdict = Verdict { places: Some(Box::new(places)), ..record.verdict() };
+        Done::Charged(Box::new(Charged {
+            policy: super::decided_by(step.policy, &record.charged),
+            verdict,
+            replayed: true,
+            refunded: record.refunded || own.is_some_and(|(_, is_released)| is_released),
+        }))
+    }
+
+    /// Decides a check, and opens a hold if it charges.
+    fn open(&mut self, step: &Step<'_>, id: Id<'_>, name: &Arc<str>, cost: u64, metas: &[Meta]) -> Done {
+        let Step { policy, hold, now, at } = *step;
+        let (taken, receipt) = self.charge(policy, now, (cost, Over::Deny), metas, 0);
+        let (Some(receipt), Some(verdict)) = (receipt, taken.ruling.verdicts.first()) else {
+            return Done::Taken(taken);
+        };
+        let (expires, meta) = (at + hold.ttl, metas.first().cloned().flatten());
+        let until = now + hold.ttl + id.life;
+        let kept = Kept { name: name.clone(), meta, expires, end: None, life: id.life, until };
+        let record = Record::new(verdict, &receipt, id.quotas.of(&policy.quotas), id.life, Some(kept));
+        let verdict = record.verdict();
+        let notes = self.notes.get_or_insert_default();
+        notes.records.insert(id.print, record);
+        notes.holds.clock = at;
+        notes.holds.places.insert((expires, name.clone()), id.print);
+        Done::Charged(Box::new(Charged { policy: policy.clone(), verdict, replayed: false, refunded: false }))
+    }
+
+    fn renew(&mut self, step: &Step<'_>, id: Fingerprint) -> Renewal {
+        let state = self.state_of(step, id).map(|(state, _)| state);
+        let (Some(state), Some(notes)) = (state, &mut self.notes) else { return Renewal::Unknown };
+        match (state, notes.records.get_mut(id).and_then(Record::kept_mut)) {
+            (HoldState::Open(_), Some(kept)) => {
+                notes.holds.places.remove(&(kept.expires, kept.name.clone()));
+                kept.expires = kept.expires.max(step.at + step.hold.ttl);
+                kept.until = step.now + (kept.expires - step.at) + kept.life;
+                notes.holds.clock = step.at;
+                notes.holds.places.insert((kept.expires, kept.name.clone()), id);
+                Renewal::Open(kept.expires - step.at)
+            }
+            (HoldState::Ended(end), _) => Renewal::Ended(end),
+            (HoldState::Open(_), None) => Renewal::Unknown,
+        }
+    }
+
+    fn list_holds(&self, at: Micros) -> Done {
+        let Some(holds) = self.holds() else { return Done::Holds(0, Vec::new()) };
+        let open = holds.places.iter().rev().take(LISTED).take_while(|((expires, _), _)| *expires > at);
+        let hold = |((expires, name), id): (&(Micros, Arc<str>), &Fingerprint)| {
+            let record = self.record(*id)?;
+            Some(OpenHold {
+                id: name.clone(),
+                age: at.saturating_sub(record.at()),
+                cost: record.cost(),
+                expires_in: expires - at,
+                meta: record.kept()?.meta.clone(),
+            })
+        };
+        Done::Holds(holds.open(at) as u64, open.filter_map(hold).collect())
+    }
+
+    /// Ends a hold with a cost, by default that of its charge.
+    fn settle(&mut self, step: &Step<'_>, own: Option<Fingerprint>, cost: Option<u64>) -> Done {
+        let Step { policy, now, .. } = *step;
+        let found = own.and_then(|own| Some((own, self.record(own).filter(|record| record.kept().is_some())?)));
+        let Some((own, record)) = found else { return Done::Settled(self.look(policy, 0, now), None) };
+        let (charge, is_forgotten) = (record.cost(), self.is_forgotten(record.at()));
+        let wanted = cost.unwrap_or(charge);
+        let (mut settlement, drained) = match record.kept().and_then(|kept| kept.end) {
+            Some(RecordedEnd::Settled(made)) => {
+                let replayed = Settlement { replayed: true, ..made };
+                return Done::Settled(self.look(policy, 0, now), Some(replayed));
+            }
+            Some(RecordedEnd::Released) => (Settlement { charged: 0, refunded: 0, owed: 0, replayed: false }, wanted),
+            None => {
+                let charged = wanted.min(charge);
+                (Settlement { charged, refunded: 0, owed: 0, replayed: false }, wanted.saturating_sub(charge))
+            }
+        };
+        let rest = charge.saturating_sub(wanted);
+        let part = (drained == 0 && rest > 0 && !is_forgotten && !record.refunded).then(|| {
+            let charged = &record.charged;
+            let place = |quota: &Quota| charged.iter().position(|charged| Counter::of(charged) == Counter::of(quota));
+            Receipt { cost: rest, kept: wanted, ..record.receipt(&policy.quotas, place) }
+        });
+        let taken = if drained > 0 {
+            let taken = self.drain(policy, drained, &[], now);
+            let most = taken.ruling.verdicts.first().map_or(0, |verdict| verdict.charged());
+            settlement.charged += most;
+            settlement.owed = drained - most;
+            taken
+        } else {
+            match self.give_back(policy, now, part.as_ref()) {
+                Done::Refunded(taken, given) => {
+                    settlement.refunded = given;
+                    taken
+                }
+                done => return done,
+            }
+        };
+        self.end(own, RecordedEnd::Settled(settlement));
+        if let Some(record) = self.notes.as_mut().and_then(|notes| notes.records.get_mut(own)) {
+            record.refunded = settlement.charged + settlement.owed == 0;
+            record.kept_mut().into_iter().for_each(|kept| kept.until = now + kept.life);
+        }
+        Done::Settled(taken, Some(settlement))
+    }
+}
+
+/// Adds the places to the verdicts of an operation.
+fn with_places(done: Done, places: Places, needs_place: bool) -> Done {
+    let tentative = places.is_tentative();
+    let added = |taken: Taken, places: Places| {
+        let ruling = places.added_to(taken.ruling, needs_place);
+        Taken { ruling, tentative: taken.tentative || tentative, ..taken }
+    };
+    match done {
+        Done::Taken(taken) => Done::Taken(added(taken, places)),
+        Done::Settled(taken, settlement) => Done::Settled(added(taken, places), settlement),
+        Done::Refunded(taken, given) => Done::Refunded(Taken { tentative: false, ..added(taken, places) }, given),
+        Done::Charged(mut charged) => {
+            charged.verdict.places = Some(Box::new(places));
+            Done::Charged(charged)
+        }
+        done => done,
+    }
+}
