@@ -16,12 +16,17 @@ use crate::config::settings::rows;
 const FILE: &str = "docs/tollgate.schema.json";
 
 /// The settings whose values are mappings or lists of another section, by their sections.
-const NESTED: [(&str, &str, &str); 37] = [
+const NESTED: [(&str, &str, &str); 42] = [
     ("root", "store", "store"),
     ("root", "prefilter", "prefilter"),
     ("root", "fallback", "fallback"),
     ("root", "auth", "auth"),
     ("root", "tokens", "[token"),
+    ("root", "plans", "{plan"),
+    ("root", "overrides", "overrides"),
+    ("plan", "quotas", "[quota"),
+    ("policy", "wait", "wait"),
+    ("policy", "notify", "notify"),
     ("root", "tls", "tls"),
     ("root", "limits", "limits"),
     ("root", "envoy", "envoy"),
