@@ -24,6 +24,8 @@ type Check struct {
 	Policy string `json:"policy,omitempty"`
 	// Key is the partition key, 1 to 1024 bytes of UTF-8.
 	Key string `json:"key"`
+	// Plan is a plan of the configuration, whose quotas replace those of the policy.
+	Plan string `json:"plan,omitempty"`
 	// Cost is the units to charge; nil means 1. Cost 0 charges nothing, and is never denied.
 	Cost *int64 `json:"cost,omitempty"`
 	// Meta is the cause of the charge, up to 256 bytes. Policies with a sliding log keep it.
@@ -88,7 +90,7 @@ func (c *Check) identify(deadline time.Duration) {
 // bytes bounds the length of the check in JSON.
 func (c *Check) bytes() int {
 	const members, escaped = 192, 6
-	n := len(c.Policy) + len(c.Key) + len(c.Meta) + len(c.ID)
+	n := len(c.Policy) + len(c.Key) + len(c.Plan) + len(c.Meta) + len(c.ID)
 	for _, quota := range c.Quotas {
 		n += len(quota.Name) + len(quota.Per) + len(quota.Rate)
 	}

@@ -21,11 +21,11 @@ type denials struct {
 	entries map[denialKey]*list.Element
 	// order has the entries by age, the oldest first.
 	order list.List
-	// inline says that some entry has quotas.
+	// inline says that some entry has quotas or a plan.
 	inline bool
 }
 
-type denialKey struct{ policy, key, quotas string }
+type denialKey struct{ policy, key, plan, quotas string }
 
 // denial does not change. Without an answer it marks a refund: a decision about a check that was sent
 // earlier is void.
@@ -73,7 +73,7 @@ func (d *denials) forget(policy, key string) {
 	}
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	refunded := denial{denialKey: denialKey{named(policy), key, ""}, sent: time.Now()}
+	refunded := denial{denialKey: denialKey{policy: named(policy), key: key}, sent: time.Now()}
 	if d.inline {
 		for each, element := range d.entries {
 			if each.policy == refunded.policy && each.key == key {
@@ -112,11 +112,11 @@ func (d *denials) learn(check *Check, sent time.Time, answer *Answer) {
 	wait := time.Duration(*answer.RetryAfterMS) * time.Millisecond
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	refunded := d.get(denialKey{key.policy, key.key, ""})
+	refunded := d.get(denialKey{policy: key.policy, key: key.key})
 	if refunded != nil && refunded.answer == nil && !sent.After(refunded.sent) {
 		return
 	}
-	d.inline = d.inline || key.quotas != ""
+	d.inline = d.inline || key.quotas != "" || key.plan != ""
 	d.put(&denial{key, sent, sent.Add(wait), check.units(), answer})
 }
 
@@ -126,7 +126,7 @@ func (d *denials) keyOf(check *Check) (denialKey, bool) {
 	if d == nil || own || check.Over == Drain || check.units() == 0 {
 		return denialKey{}, false
 	}
-	key := denialKey{named(check.Policy), check.Key, ""}
+	key := denialKey{policy: named(check.Policy), key: check.Key, plan: check.Plan}
 	if len(check.Quotas) > 0 {
 		quotas, _ := json.Marshal(check.Quotas)
 		key.quotas = string(quotas)

@@ -26,6 +26,10 @@ type Limit struct {
 	// PolicyOf returns the policy of a request, for example by the plan of its user. The default,
 	// also for an empty policy, is Policy.
 	PolicyOf func(*http.Request) string
+	// Plan is a plan of the configuration, whose quotas replace those of the policy.
+	Plan string
+	// PlanOf returns the plan of a request. The default, also for an empty plan, is Plan.
+	PlanOf func(*http.Request) string
 	// Key returns the partition key of a request. The default, also for an empty key, is Address.
 	Key func(*http.Request) string
 	// Address returns the address of a client. The default is [RemoteIP], which never reads a header.
@@ -112,9 +116,12 @@ func (c *Client) serve(limit *Limit, w http.ResponseWriter, r *http.Request, nex
 }
 
 func (l *Limit) check(c *Client, r *http.Request) Check {
-	check := Check{Policy: l.Policy, Look: l.Look, Once: l.Once}
+	check := Check{Policy: l.Policy, Plan: l.Plan, Look: l.Look, Once: l.Once}
 	if l.PolicyOf != nil {
 		check.Policy = cmp.Or(l.PolicyOf(r), l.Policy)
+	}
+	if l.PlanOf != nil {
+		check.Plan = cmp.Or(l.PlanOf(r), l.Plan)
 	}
 	if l.Key != nil {
 		check.Key = SafeKey(l.Key(r))
@@ -205,7 +212,7 @@ func (c *Client) serveAndFollow(
 			response.Status = http.StatusOK
 		}
 		if limit.Drain != nil {
-			drain := Check{Policy: check.Policy, Key: check.Key, Over: Drain, Once: limit.Once}
+			drain := Check{Policy: check.Policy, Key: check.Key, Plan: check.Plan, Over: Drain, Once: limit.Once}
 			if drain.Cost = Cost(limit.Drain(r, response)); *drain.Cost != 0 {
 				c.follow(limit, ctx, func() error { _, err := c.Check(ctx, drain); return err })
 			}

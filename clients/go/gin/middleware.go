@@ -24,6 +24,8 @@ import (
 type Limit struct {
 	Policy   string
 	PolicyOf func(*gin.Context) string
+	Plan     string
+	PlanOf   func(*gin.Context) string
 	// Key returns the partition key of a request. The default, also for an empty key, is ClientIP.
 	Key       func(*gin.Context) string
 	Cost      func(*gin.Context) int64
@@ -62,8 +64,10 @@ func Middleware(client *tollgate.Client, limit Limit) gin.HandlerFunc {
 // of binds the functions to the context of one request.
 func (l *Limit) of(c *gin.Context) tollgate.Limit {
 	bound := tollgate.Limit{
-		Policy: l.Policy, Look: l.Look, Once: l.Once, OnFailure: l.OnFailure, Status: l.Status, OnError: l.OnError,
-		PolicyOf: onRequest(l.PolicyOf, c), Key: onRequest(l.Key, c), Cost: onRequest(l.Cost, c),
+		Policy: l.Policy, Plan: l.Plan, Look: l.Look, Once: l.Once,
+		OnFailure: l.OnFailure, Status: l.Status, OnError: l.OnError,
+		PolicyOf: onRequest(l.PolicyOf, c), PlanOf: onRequest(l.PlanOf, c),
+		Key: onRequest(l.Key, c), Cost: onRequest(l.Cost, c),
 		Skip: onRequest(l.Skip, c), Drain: onResponse(l.Drain, c), Refund: onResponse(l.Refund, c),
 		Address: func(*http.Request) string { return clientIP(c) },
 	}

@@ -22,7 +22,7 @@ export class Denials {
     const name = nameOf(check)
     const denial = this.known.get(name)
     if (denial === undefined) return undefined
-    if (denial.holds) return denial.cost <= (check.cost ?? 1) ? denial : undefined
+    if (denial.holds) return denial.answers(check) ? denial : undefined
     this.known.delete(name)
     return undefined
   }
@@ -37,7 +37,7 @@ export class Denials {
     if (this.freshMs === 0 || question.generation !== this.generation || !mayBeDenied(check)) return
     const name = nameOf(check)
     this.known.delete(name)
-    this.known.set(name, new Denial(answer, check.cost ?? 1, question.sent, this.freshMs))
+    this.known.set(name, new Denial(answer, check, question.sent, this.freshMs))
     if (this.known.size > MOST_DENIALS) this.known.delete(this.known.keys().next().value as string)
   }
 
@@ -52,7 +52,7 @@ export class Denial {
   private readonly until: number
   private readonly freshUntil: number
 
-  constructor(private readonly answer: CheckAnswer, readonly cost: number, private readonly sent: number, freshMs: number) {
+  constructor(private readonly answer: CheckAnswer, private readonly check: Check, private readonly sent: number, freshMs: number) {
     // The node counts from a later instant, so this one is never too late.
     this.until = sent + (answer.retry_after_ms as number)
     this.freshUntil = Math.min(this.until, sent + freshMs)
@@ -66,6 +66,11 @@ export class Denial {
   /** Whether it is still true, unless someone gave units back. */
   get holds(): boolean {
     return performance.now() < this.until
+  }
+
+  /** Whether it denies a check of the same name. A plan has quotas of its own. */
+  answers({ cost = 1, plan }: Check): boolean {
+    return plan === this.check.plan && cost >= (this.check.cost ?? 1)
   }
 
   answerTo({ policy = 'default', key, cost = 1 }: Check): CheckAnswer {

@@ -18,6 +18,8 @@ export interface LimiterOptions<Request, Response, Context = undefined> extends 
   policy?: string | ((request: Request, context: Context) => Awaitable<string | undefined>) | undefined
   /** The key of a request. By default, and if it returns nothing, the address of the client. */
   key?: ((request: Request, context: Context) => Awaitable<string | number | null | undefined>) | undefined
+  /** The plan of a request, whose quotas replace those of the policy. */
+  plan?: string | ((request: Request, context: Context) => Awaitable<string | undefined>) | undefined
   /** The cost of a request, by default 1. Beside `drain`, 0 means `look`. */
   cost?: (number | ((request: Request, context: Context) => Awaitable<number>)) | undefined
   /** Charge nothing, and deny a request whose cost does not fit now. */
@@ -48,7 +50,8 @@ export interface LimiterOptions<Request, Response, Context = undefined> extends 
 }
 
 const OPTIONS = [
-  'policy', 'key', 'cost', 'look', 'once', 'meta', 'quotas', 'skip', 'drain', 'refund', 'onFailure', 'status', 'body', 'onError',
+  'policy', 'key', 'plan', 'cost', 'look', 'once', 'meta', 'quotas', 'skip', 'drain', 'refund', 'onFailure', 'status', 'body',
+  'onError',
 ] as const satisfies Array<keyof LimiterOptions<unknown, unknown>>
 
 /** What a framework knows of a request. */
@@ -156,12 +159,13 @@ export class Limiter<Request, Response, Context = undefined> {
   }
 
   private async checkOf(request: Request, context: Context): Promise<Check> {
-    const { policy, key, cost, meta, quotas, refund, once } = this.options
+    const { policy, key, plan, cost, meta, quotas, refund, once } = this.options
     const given = String((key === undefined ? undefined : await key(request, context)) ?? '')
     const check: Check = {
       policy: typeof policy === 'function' ? await policy(request, context) : policy,
       key: given === '' ? this.addressOf(request, context) : fittingKey(given),
     }
+    if (plan !== undefined) check.plan = typeof plan === 'function' ? await plan(request, context) : plan
     if (cost !== undefined) check.cost = typeof cost === 'function' ? await cost(request, context) : cost
     if (meta !== undefined) check.meta = await meta(request, context)
     if (quotas !== undefined) check.quotas = typeof quotas === 'function' ? await quotas(request, context) : quotas
@@ -220,7 +224,7 @@ export class Limiter<Request, Response, Context = undefined> {
 
   /** Gives the charge back if a response was `sent`, and charges the units that are known now. */
   private async follow(request: Request, response: Response, context: Context, check: Check, sent: boolean, traceparent?: string): Promise<void> {
-    const { policy, key, id, meta, quotas } = check
+    const { policy, key, plan, id, meta, quotas } = check
     const { drain, refund, once } = this.options
     await this.settled(request, async () => {
       if (!sent || id === undefined || !(await refund?.(request, response, context))) return
@@ -229,7 +233,7 @@ export class Limiter<Request, Response, Context = undefined> {
     await this.settled(request, async () => {
       const cost = await drain?.(request, response, context)
       if (!cost || cost < 0) return
-      await this.client.check({ policy, key, meta, quotas, once, cost, over: 'drain' }, { traceparent })
+      await this.client.check({ policy, key, plan, meta, quotas, once, cost, over: 'drain' }, { traceparent })
     })
   }
 

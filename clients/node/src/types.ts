@@ -6,6 +6,8 @@ export interface Check {
   policy?: string | undefined
   /** The partition key, 1 to 1024 bytes. */
   key: string
+  /** A plan of the configuration, whose quotas replace those of the policy. */
+  plan?: string | undefined
   /** Units to charge, by default 1; 0 only looks. */
   cost?: number | undefined
   /** The cause of the charge, kept by sliding logs. */

@@ -194,6 +194,14 @@ def test_checks_with_other_quotas_count_apart() -> None:
     assert known.find(known.place(inline), inline, 100.1) is None
 
 
+def test_checks_of_another_plan_count_apart() -> None:
+    known, place = learned()
+    assert known.find(place, {"key": "k", "plan": "pro"}, 100.1, stale=True) is None
+    known.learn(place, answer(), 100.0, "pro")
+    assert known.find(place, {"key": "k", "plan": "pro"}, 100.1) is not None
+    assert known.find(place, {"key": "k"}, 100.1, stale=True) is None
+
+
 def test_allowed_check_ends_the_denial() -> None:
     known, place = learned()
     known.learn(place, answer(allowed=True, source="store", retry_after_ms=0), 101.5)

@@ -32,6 +32,10 @@ pub struct Check {
     pub(crate) policy: Option<String>,
     #[setters(skip)]
     pub(crate) key: String,
+    /// A plan of the configuration, whose quotas replace those of the policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[setters(into)]
+    pub(crate) plan: Option<String>,
     /// Units to charge, up to 10^15. The default is 1. Cost 0 charges nothing, and is never denied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cost: Option<u64>,
@@ -138,7 +142,7 @@ impl Check {
     pub(crate) fn bytes(&self) -> usize {
         const MEMBERS: usize = 192;
         const ESCAPED: usize = 6;
-        let texts = [&self.policy, &self.meta, &self.id].into_iter().flatten().chain([&self.key]);
+        let texts = [&self.policy, &self.plan, &self.meta, &self.id].into_iter().flatten().chain([&self.key]);
         let texts: usize = texts.map(String::len).sum();
         let quotas: usize = self.quotas.iter().map(|quota| MEMBERS + ESCAPED * quota.bytes()).sum();
         MEMBERS + ESCAPED * texts + quotas
@@ -257,6 +261,7 @@ mod tests {
         let odd = "\u{1}".repeat(50);
         let check = Check::new(&*odd)
             .policy(&*odd)
+            .plan(&*odd)
             .cost(u64::MAX)
             .meta(&*odd)
             .id(&*odd)

@@ -28,6 +28,7 @@ pub(crate) struct Denials {
 struct Denial {
     /// As a node made it. Its waits count from `sent`.
     decision: Decision,
+    plan: Option<String>,
     sent: Instant,
     /// The end of the wait.
     until: Instant,
@@ -55,7 +56,8 @@ impl Denials {
             return None;
         }
         let denial = kept.peek(&name_of(check))?;
-        let applies = check.units() >= denial.decision.cost && now < denial.until;
+        // A plan has quotas of its own.
+        let applies = check.units() >= denial.decision.cost && check.plan == denial.plan && now < denial.until;
         applies.then(|| Known { decision: denial.at(check, now), is_fresh: now < denial.fresh_until })
     }
 
@@ -69,7 +71,8 @@ impl Denials {
             Some(ms) if !decision.allowed => {
                 let until = sent + Duration::from_millis(ms);
                 let fresh_until = until.min(sent + self.fresh_for);
-                let denial = Denial { decision: decision.clone(), sent, until, fresh_until };
+                let (decision, plan) = (decision.clone(), check.plan.clone());
+                let denial = Denial { decision, plan, sent, until, fresh_until };
                 self.lock().put(name_of(check), denial);
             }
             _ if decision.allowed => _ = self.lock().pop(&name_of(check)),
@@ -168,6 +171,7 @@ mod tests {
             check.clone().cost(0),
             check.clone().over(Over::Drain),
             check.clone().policy("other"),
+            check.clone().plan("pro"),
             Check::new("l"),
         ] {
             assert!(denials.of(&other, now).is_none(), "{other:?}");

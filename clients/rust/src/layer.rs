@@ -62,6 +62,7 @@ const REFUND_LIFE: Duration = Duration::from_secs(300);
 pub struct LimitLayer {
     pub(crate) client: Client,
     policy: Option<Function<String>>,
+    plan: Option<Function<Option<String>>>,
     key: Option<Key>,
     cost: Option<Function<u64>>,
     pub(crate) skip: Option<Function<bool>>,
@@ -95,6 +96,7 @@ impl LimitLayer {
         Self {
             client,
             policy: None,
+            plan: None,
             key: None,
             cost: None,
             skip: None,
@@ -121,6 +123,19 @@ impl LimitLayer {
     #[must_use]
     pub fn policy_of(self, policy: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
         Self { policy: Some(Arc::new(policy)), ..self }
+    }
+
+    /// A plan of the configuration, whose quotas replace those of the policy.
+    #[must_use]
+    pub fn plan(self, plan: impl Into<String>) -> Self {
+        let plan = plan.into();
+        self.plan_of(move |_| Some(plan.clone()))
+    }
+
+    /// The plan of a request, if it has one.
+    #[must_use]
+    pub fn plan_of(self, plan: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { plan: Some(Arc::new(plan)), ..self }
     }
 
     /// The partition key of a request. The default, also without a key and for an empty one, is
@@ -205,6 +220,7 @@ impl LimitLayer {
         // A node rejects an empty key. So a request without an address ends with 400.
         let mut check = Check::new(key.unwrap_or_default()).once(self.once);
         check.policy = self.policy.as_ref().map(|policy| policy(request));
+        check.plan = self.plan.as_ref().and_then(|plan| plan(request));
         check.cost = self.cost.as_ref().map(|cost| cost(request));
         if self.look || (check.cost == Some(0) && self.drain.is_some()) {
             // A cost of 0 is never denied, so the layer looks for one unit.

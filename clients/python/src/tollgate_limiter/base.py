@@ -98,6 +98,7 @@ class BaseClient(ABC):
         id_ttl_ms: int | None = None,
         repeated: bool | None = None,
         look: bool | None = None,
+        plan: str | None = None,
         quotas: list[str | dict[str, Any]] | None = None,
         over: str | None = None,
         once: bool = False,
@@ -109,7 +110,7 @@ class BaseClient(ABC):
         An asynchronous check that is cancelled counts all the same.
         """
         check: Check = {"key": key, "policy": policy, "cost": cost, "meta": meta, "id": id}
-        check |= {"id_ttl_ms": id_ttl_ms, "repeated": repeated, "look": look}
+        check |= {"plan": plan, "id_ttl_ms": id_ttl_ms, "repeated": repeated, "look": look}
         check |= {"quotas": quotas, "over": over, "once": once}
         return await self._decide(check, traceparent)
 
@@ -135,7 +136,7 @@ class BaseClient(ABC):
         for number, answer in zip(asked, answers, strict=True):
             found[number] = answer
             if isinstance(answer, CheckAnswer):
-                self._denials.learn(places[number], answer, sent)
+                self._denials.learn(places[number], answer, sent, checks[number].get("plan"))
         return found
 
     async def _check_all(self, checks: Sequence[Check]) -> TogetherAnswer:
@@ -178,7 +179,7 @@ class BaseClient(ABC):
             if known := self._denials.find(place, check, time.monotonic(), stale=True):
                 return known
             raise
-        self._denials.learn(place, result, sent)
+        self._denials.learn(place, result, sent, check.get("plan"))
         return result
 
     def _with_id(self, check: Check) -> Check:

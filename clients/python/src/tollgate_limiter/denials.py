@@ -21,6 +21,7 @@ Place = tuple[str, str, str | None]
 @dataclass(slots=True)
 class _Entry:
     answer: CheckAnswer
+    plan: str | None
     sent: float
     until: float
     fresh_until: float
@@ -57,7 +58,8 @@ class Denials:
         if entry is None or now >= (entry.until if stale else entry.fresh_until):
             return None
         known, cost, passed = entry.answer, cost_of(check), (now - entry.sent) * 1000
-        if cost < known.cost:
+        # A plan has quotas of its own.
+        if cost < known.cost or check.get("plan") != entry.plan:
             return None
         return replace(
             known,
@@ -69,7 +71,9 @@ class Denials:
             reason="over_limit",
         )
 
-    def learn(self, place: Place | None, answer: CheckAnswer, sent: float) -> None:
+    def learn(
+        self, place: Place | None, answer: CheckAnswer, sent: float, plan: str | None = None
+    ) -> None:
         """`sent` is when the call with the check began."""
         if place is None or (answer.allowed and place not in self._entries):
             return
@@ -83,7 +87,8 @@ class Denials:
                 self._entries.pop(place, None)
                 if len(self._entries) >= MAX_ENTRIES:
                     del self._entries[next(iter(self._entries))]
-                self._entries[place] = _Entry(answer, sent, until, min(until, sent + self._seconds))
+                fresh_until = min(until, sent + self._seconds)
+                self._entries[place] = _Entry(answer, plan, sent, until, fresh_until)
 
     def forget(self, policy: str | None, key: str) -> None:
         """A node may now allow what it denied. Refunds and resets know no quotas of checks."""

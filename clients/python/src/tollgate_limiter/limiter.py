@@ -41,6 +41,7 @@ class Options(TypedDict, total=False):
     key: Callable[[Request], str | int | Awaitable[str | int | None] | None] | None
     cost: int | Callable[[Request], int | Awaitable[int]]
     skip: Callable[[Request], bool | Awaitable[bool]] | None
+    plan: str | Callable[[Request], str | Awaitable[str | None] | None] | None
     look: bool
     once: bool
     drain: Callable[[Request, Response], int | Awaitable[int | None] | None] | None
@@ -99,12 +100,11 @@ class Limiter:
 
     async def _check(self, request: Request) -> Check:
         options = self._options
-        key, cost, policy = await self._key(request), options.get("cost", 1), options.get("policy")
-        if callable(cost):
-            cost = await _of(cost, request)
-        if callable(policy):
-            policy = await _of(policy, request)
+        key, cost = await self._key(request), await _of(options.get("cost", 1), request)
+        policy = await _of(options.get("policy"), request)
         check: Check = {"key": key, "policy": policy, "cost": cost}
+        if plan := options.get("plan"):
+            check["plan"] = await _of(plan, request)
         # A cost of 0 never denies.
         if options.get("look") or (options.get("drain") and cost == 0):
             check |= {"look": True, "cost": cost or 1}
@@ -161,8 +161,8 @@ class Limiter:
             return
         try:
             if units := await _of(options.get("drain"), request, response):
-                key, policy = check["key"], check["policy"]
-                drain: Check = {"key": key, "policy": policy, "cost": units, "over": "drain"}
+                drain: Check = {"key": check["key"], "policy": check["policy"], "over": "drain"}
+                drain |= {"plan": check.get("plan"), "cost": units}
                 await self.client._decide(drain, request.headers.get("traceparent"))
             is_charged = verdict.decision is not None and verdict.decision.charged
             if is_charged and await _of(options.get("refund"), request, response):

@@ -23,6 +23,7 @@ class Check(_Keyed, total=False):
     """
 
     policy: str | None
+    plan: str | None
     cost: int | None
     meta: str | None
     id: str | None
