@@ -117,8 +117,11 @@ async function prepare(written, nodes) {
   const plain = new Client({ nodes: nodes.node.url, deadlineMs: 5000 })
   for (const counter of instance.reset ?? []) await plain.reset(counter)
   instance.proxy = doubles.find((double) => 'seen' in double)
-  instance.until = ({ policy, key, remaining }) =>
-    waitUntil(`remaining ${remaining}`, async () => (await plain.usage({ policy, key })).remaining === remaining, 5000)
+  instance.until = ({ policy, key, ...wanted }) =>
+    waitUntil(JSON.stringify(wanted), async () => {
+      const usage = await plain.usage({ policy, key })
+      return Object.entries(wanted).every(([name, value]) => usage[name] === value)
+    }, 5000)
   instance.stop = () => instance.proxy.close()
   instance.close = () => {
     plain.close()
