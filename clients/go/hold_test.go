@@ -58,7 +58,7 @@ func endedBy(t *testing.T, ctx context.Context) string {
 
 func TestHoldEndsItsContextWhenTheNodeIsSilentForTheTTL(t *testing.T) {
 	node := testnode.Start(t, "cases.yaml")
-	client := holdClient(t, node, 300*time.Millisecond)
+	client := holdClient(t, node, 2*time.Second)
 	hold, err := client.Hold(t.Context(), tollgate.Check{Policy: "brief", Key: "silent", Cost: tollgate.Cost(4)})
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestHoldEndsItsContextWhenTheNodeIsSilentForTheTTL(t *testing.T) {
 	if reason := endedBy(t, hold.Context()); reason != "expired" {
 		t.Errorf("the reason is %s", reason)
 	}
-	if lasted := time.Since(opened); lasted < ttl*9/10 || lasted > 5*ttl {
+	if lasted := time.Since(opened); lasted < ttl*9/10 || lasted > 20*ttl {
 		t.Errorf("it lasted %s", lasted)
 	}
 	hold.SetCost(1)
@@ -266,7 +266,7 @@ func TestStreamHoldsItsPlaceUntilItsCallerLeaves(t *testing.T) {
 func TestStreamEndsWithItsHold(t *testing.T) {
 	node := testnode.Start(t, "cases.yaml")
 	ended := make(chan error, 1)
-	server := held(t, holdClient(t, node, 300*time.Millisecond), "brief", "frozen", ended)
+	server := held(t, holdClient(t, node, 2*time.Second), "brief", "frozen", ended)
 	reply, err := http.Get(server.URL)
 	if err != nil {
 		t.Fatal(err)

@@ -35,14 +35,14 @@ describe('a hold', () => {
 
   test('stops its work when the node is silent for the ttl, and frees its place after it', async () => {
     const key = randomUUID()
-    const impatient = new Client({ nodes: node.url, deadlineMs: 300 })
+    const impatient = new Client({ nodes: node.url, deadlineMs: 2000 })
     const opened = performance.now()
     const hold = await impatient.openHold({ policy: 'brief', key, cost: 4 })
     node.process.kill('SIGSTOP')
     try {
       await once(hold.signal, 'abort')
       const lasted = performance.now() - opened
-      assert.ok(lasted >= 950 && lasted < 5000, `it lasted ${lasted} ms`)
+      assert.ok(lasted >= 950 && lasted < 20_000, `it lasted ${lasted} ms`)
       assert.ok(hold.signal.reason instanceof HoldEnded)
       assert.equal(hold.signal.reason.reason, 'expired')
       await assert.rejects(hold.settle(1), { name: 'Unavailable' })

@@ -101,7 +101,7 @@ def test_task_that_is_cancelled_while_its_hold_opens_gives_it_back(node: Node) -
 def test_work_of_a_task_ends_when_the_node_is_silent_for_the_ttl(node: Node) -> None:
     async def run() -> None:
         key = unique()
-        async with AsyncClient(node.url, deadline=0.3) as client:
+        async with AsyncClient(node.url, deadline=2) as client:
             began = time.monotonic()
             with pytest.raises(HoldEnded, match="expired"):
                 async with client.hold(key, "brief", 4) as hold:
@@ -109,7 +109,7 @@ def test_work_of_a_task_ends_when_the_node_is_silent_for_the_ttl(node: Node) -> 
                     node.process.send_signal(signal.SIGSTOP)
                     hold.cost = 1
                     await asyncio.sleep(600)
-            assert 0.95 < time.monotonic() - began < 5
+            assert 0.95 < time.monotonic() - began < 20
             node.process.send_signal(signal.SIGCONT)
             # The settle without an answer goes on.
             await asyncio.to_thread(wait_for, node, "brief", key, in_flight=0, remaining=9)
@@ -187,10 +187,10 @@ def test_thread_sees_that_its_hold_has_ended(node: Node) -> None:
 def test_thread_sees_that_its_hold_expired(node: Node) -> None:
     key = unique()
     assert node.process
-    with Client(node.url, deadline=0.3) as client, client.hold(key, "brief") as hold:
+    with Client(node.url, deadline=2) as client, client.hold(key, "brief") as hold:
         node.process.send_signal(signal.SIGSTOP)
         try:
-            assert wait_until(lambda: hold.ended, "the expiry", 5) == "expired"
+            assert wait_until(lambda: hold.ended, "the expiry") == "expired"
             with pytest.raises(Unavailable):
                 hold.settle()
         finally:
@@ -369,7 +369,7 @@ def test_stream_and_handler_that_fail_free_their_place(framework: str, node: Nod
 
 def test_expired_hold_ends_the_stream_of_its_response(node: Node) -> None:
     key = unique()
-    client = AsyncClient(node.url, deadline=0.3)
+    client = AsyncClient(node.url, deadline=2)
     app = fastapi_stream(client=client, policy="brief", key=lambda _: key, hold=True)
     assert node.process
     with serve_asgi(app) as url:
