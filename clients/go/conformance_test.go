@@ -18,6 +18,7 @@ func hello(client *tollgate.Client, options conformance.Options) http.Handler {
 	limit := tollgate.Limit{
 		Hold: options.Hold, Look: options.Look, Once: options.Once, Status: options.Status, OnFailure: options.Failure(),
 		PolicyOf: func(r *http.Request) string { return options.Policy.Of(r.Header) },
+		PlanOf:   func(r *http.Request) string { return options.Plan.Of(r.Header) },
 		Key:      func(r *http.Request) string { return options.Key.Of(r.Header) },
 		Skip:     func(r *http.Request) bool { return options.Skip.Of(r.Header) != "" },
 	}

@@ -36,6 +36,7 @@ func limitOf(options conformance.Options) tollgategin.Limit {
 	limit := tollgategin.Limit{
 		Hold: options.Hold, Look: options.Look, Once: options.Once, Status: options.Status, OnFailure: options.Failure(),
 		PolicyOf: func(c *gin.Context) string { return options.Policy.Of(c.Request.Header) },
+		PlanOf:   func(c *gin.Context) string { return options.Plan.Of(c.Request.Header) },
 		Key:      func(c *gin.Context) string { return options.Key.Of(c.Request.Header) },
 		Skip:     func(c *gin.Context) bool { return options.Skip.Of(c.Request.Header) != "" },
 	}

@@ -117,6 +117,7 @@ def middleware_options(case: dict[str, Any]) -> dict[str, Any]:
     }
     convert: dict[str, Callable[[str], Callable[..., Any]]] = {
         "policy": lambda name: lambda request: request.headers.get(name),
+        "plan": lambda name: lambda request: request.headers.get(name),
         "key": lambda name: lambda request: request.headers.get(name),
         "cost": lambda name: lambda request: int(request.headers[name]),
         "skip": lambda name: lambda request: name in request.headers,

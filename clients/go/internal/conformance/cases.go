@@ -51,6 +51,7 @@ type Options struct {
 	DenialCacheMS *int `json:"denial_cache_ms"`
 
 	Policy    Header `json:"policy"`
+	Plan      Header `json:"plan"`
 	Key       Header `json:"key"`
 	Cost      Header `json:"cost"`
 	Hold      bool   `json:"hold"`

@@ -169,11 +169,14 @@ fn value<T: serde::Serialize>(answer: T) -> Value {
 }
 
 fn check_of(with: &Value) -> Check {
-    known(with, &["policy", "key", "cost", "meta", "id", "once", "look", "quotas", "over"]);
+    known(with, &["policy", "key", "plan", "cost", "meta", "id", "once", "look", "quotas", "over"]);
     let mut check = Check::new(with["key"].as_str().unwrap()).once(with["once"] == true).look(with["look"] == true);
     let text = |name: &str| with[name].as_str();
     if let Some(policy) = text("policy") {
         check = check.policy(policy);
+    }
+    if let Some(plan) = text("plan") {
+        check = check.plan(plan);
     }
     if let Some(units) = with["cost"].as_u64() {
         check = check.cost(units);
