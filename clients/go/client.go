@@ -130,14 +130,15 @@ type batchAnswer struct {
 	Results []BatchResult `json:"results"`
 }
 
-// CheckAll charges up to 16 checks together, or none of them. The checks have no ids, and the client
-// never repeats the call.
+// CheckAll charges up to 16 checks together, or none of them. The client repeats the call only if
+// each check has an ID.
 func (c *Client) CheckAll(ctx context.Context, checks []Check) (*AllAnswer, error) {
 	body := struct {
 		Checks []Check `json:"checks"`
 	}{checks}
 	call := c.post("/v1/check/all", body)
-	call.repeatable = false
+	unnamed := func(check Check) bool { return check.ID == "" }
+	call.repeatable = call.repeatable && !slices.ContainsFunc(checks, unnamed)
 	return send[AllAnswer](ctx, c, call)
 }
 

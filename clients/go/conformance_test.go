@@ -16,8 +16,9 @@ func TestMiddlewarePassesTheSharedCases(t *testing.T) { conformance.RunMiddlewar
 // hello answers every request behind the middleware of net/http.
 func hello(client *tollgate.Client, options conformance.Options) http.Handler {
 	limit := tollgate.Limit{
-		Look: options.Look, Once: options.Once, Status: options.Status, OnFailure: options.Failure(),
+		Hold: options.Hold, Look: options.Look, Once: options.Once, Status: options.Status, OnFailure: options.Failure(),
 		PolicyOf: func(r *http.Request) string { return options.Policy.Of(r.Header) },
+		PlanOf:   func(r *http.Request) string { return options.Plan.Of(r.Header) },
 		Key:      func(r *http.Request) string { return options.Key.Of(r.Header) },
 		Skip:     func(r *http.Request) bool { return options.Skip.Of(r.Header) != "" },
 	}
@@ -35,7 +36,8 @@ func hello(client *tollgate.Client, options conformance.Options) http.Handler {
 	if options.Body != "" {
 		limit.Body = tollgate.Text(options.Body)
 	}
-	return client.Middleware(limit)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return client.Middleware(limit)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conformance.SetCost(r)
 		_, _ = io.WriteString(w, "hello")
 	}))
 }

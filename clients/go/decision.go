@@ -27,6 +27,7 @@ const (
 	ReasonAllowListed      Reason = "allow_listed"
 	ReasonDenyListed       Reason = "deny_listed"
 	ReasonRefunded         Reason = "refunded"
+	ReasonInFlight         Reason = "in_flight"
 )
 
 // Decision is the answer to a check. Limit, Remaining, ResetAfterMS and Quota are those of the
@@ -53,6 +54,50 @@ type Decision struct {
 	Fallback     *Fallback    `json:"fallback,omitempty"`
 	// Replayed is true if an earlier check with this id made the decision.
 	Replayed bool `json:"replayed,omitempty"`
+	// Hold is the hold that the check opened, or that its id opened before.
+	Hold *HoldState `json:"hold,omitempty"`
+}
+
+// HoldState is the hold of an id.
+type HoldState struct {
+	// ExpiresInMS is the time until the hold expires unless it is renewed. It is 0 after its end.
+	ExpiresInMS int64 `json:"expires_in_ms"`
+	// InFlight is the open holds of the key, this one included.
+	InFlight *int64 `json:"in_flight,omitempty"`
+	// InFlightLimit is nil if the policy does not bound them.
+	InFlightLimit *int64 `json:"in_flight_limit,omitempty"`
+	// Ended says how the hold of a repeated id ended: "settled", "expired" or "reset".
+	Ended string `json:"ended,omitempty"`
+}
+
+// SettleAnswer is the end of a hold, and the counts after it.
+type SettleAnswer struct {
+	// Settled is false if the id has no hold. Reason says why.
+	Settled bool   `json:"settled"`
+	Reason  string `json:"reason,omitempty"`
+	// Charged is the units that the hold has charged.
+	Charged int64 `json:"charged"`
+	// Refunded is the units that count again.
+	Refunded int64 `json:"refunded"`
+	// Owed is the units above the charge that did not fit.
+	Owed int64 `json:"owed"`
+	// Replayed is true if an earlier settle made the answer.
+	Replayed     bool         `json:"replayed"`
+	Limit        *int64       `json:"limit"`
+	Remaining    *int64       `json:"remaining"`
+	RetryAfterMS *int64       `json:"retry_after_ms"`
+	ResetAfterMS *int64       `json:"reset_after_ms"`
+	Quota        *string      `json:"quota"`
+	Source       Source       `json:"source"`
+	Quotas       []QuotaState `json:"quotas,omitempty"`
+}
+
+// RenewAnswer says how long a hold is open.
+type RenewAnswer struct {
+	Renewed     bool  `json:"renewed"`
+	ExpiresInMS int64 `json:"expires_in_ms"`
+	// Reason is "expired", "settled" or "unknown_id" if the hold is not renewed.
+	Reason string `json:"reason,omitempty"`
 }
 
 // RetryAfter returns the time until a denied cost fits, and false if it never does.
@@ -119,6 +164,19 @@ type Usage struct {
 	TopMetas []TopMeta `json:"top_metas,omitempty"`
 	// Ticks are those of a sliding counter that are not 0, the newest first.
 	Ticks []Tick `json:"ticks,omitempty"`
+	// Holds are the newest open holds, at most 100.
+	Holds []UsageHold `json:"holds,omitempty"`
+	// InFlight is the number of open holds.
+	InFlight *int64 `json:"in_flight,omitempty"`
+}
+
+// UsageHold is an open hold.
+type UsageHold struct {
+	ID          string  `json:"id"`
+	AgeMS       int64   `json:"age_ms"`
+	Cost        int64   `json:"cost"`
+	ExpiresInMS int64   `json:"expires_in_ms"`
+	Meta        *string `json:"meta"`
 }
 
 // Entry is a charge in a sliding log.

@@ -37,6 +37,10 @@ type Limit struct {
 	Address func(*http.Request) string
 	// Cost returns the units of a request; the default is 1. A request of cost 0 with Drain looks.
 	Cost func(*http.Request) int64
+	// Hold holds the cost of a request, and a place, until its handler has returned. The handler may
+	// set the true cost: see [HoldFromContext]. The policy needs a hold. Look, Drain and Refund have
+	// no effect beside it.
+	Hold bool
 	// Look denies a request if its cost does not fit, and charges nothing. Drain charges afterwards.
 	Look bool
 	// Once charges a request once, also if a connection breaks. It costs a record in the store.
@@ -78,7 +82,10 @@ func (c *Client) Middleware(limit Limit) func(http.Handler) http.Handler {
 	}
 }
 
-type decisionKey struct{}
+type (
+	decisionKey struct{}
+	holdKey     struct{}
+)
 
 // FromContext returns the decision of the innermost middleware that let a request pass. It is nil if
 // the request was skipped, or passed without a decision.
@@ -87,12 +94,23 @@ func FromContext(ctx context.Context) *Answer {
 	return answer
 }
 
+// HoldFromContext returns the hold of the innermost middleware with [Limit.Hold]. It is nil if the
+// request was skipped, or passed without a decision.
+func HoldFromContext(ctx context.Context) *Hold {
+	hold, _ := ctx.Value(holdKey{}).(*Hold)
+	return hold
+}
+
 func (c *Client) serve(limit *Limit, w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if limit.Skip != nil && limit.Skip(r) {
 		next.ServeHTTP(w, r)
 		return
 	}
 	check := limit.check(c, r)
+	if limit.Hold {
+		c.serveHeld(limit, w, r, next, check)
+		return
+	}
 	answer := c.denials.fresh(&check)
 	if answer == nil {
 		var err error
@@ -115,6 +133,30 @@ func (c *Client) serve(limit *Limit, w http.ResponseWriter, r *http.Request, nex
 	c.serveAndFollow(limit, w, r, next, check, answer != nil && check.ID != "")
 }
 
+// serveHeld settles the hold after the handler, also after its panic. The context of the request ends
+// with the hold, and with the caller.
+func (c *Client) serveHeld(limit *Limit, w http.ResponseWriter, r *http.Request, next http.Handler, check Check) {
+	hold, err := c.Hold(traced(r), check)
+	var denied *Denied
+	switch {
+	case errors.As(err, &denied):
+		denied.Decision.SetFields(w.Header())
+		limit.deny(w, r, &Answer{Decision: denied.Decision})
+		return
+	case err != nil:
+		if !limit.failed(w, r, err) {
+			next.ServeHTTP(w, r)
+		}
+		return
+	}
+	hold.Decision().SetFields(w.Header())
+	ctx, cancel := context.WithCancelCause(r.Context())
+	context.AfterFunc(hold.Context(), func() { cancel(context.Cause(hold.Context())) })
+	defer c.follow(limit, traced(r), func() error { _, err := hold.Settle(); return err })
+	ctx = context.WithValue(ctx, decisionKey{}, &Answer{Decision: *hold.Decision()})
+	next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, holdKey{}, hold)))
+}
+
 func (l *Limit) check(c *Client, r *http.Request) Check {
 	check := Check{Policy: l.Policy, Plan: l.Plan, Look: l.Look, Once: l.Once}
 	if l.PolicyOf != nil {
@@ -133,6 +175,10 @@ func (l *Limit) check(c *Client, r *http.Request) Check {
 	}
 	if l.Cost != nil {
 		check.Cost = Cost(l.Cost(r))
+	}
+	if l.Hold {
+		check.Look, check.Once = false, false
+		return check
 	}
 	if l.Drain != nil && check.units() == 0 {
 		check.Look, check.Cost = true, nil // a cost of 0 is never denied

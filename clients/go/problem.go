@@ -61,6 +61,15 @@ func tooLarge() *Problem {
 	}
 }
 
+// noHold is the problem of a hold under a policy without one. Each of its holds would fail alike.
+func noHold(policy string) *Problem {
+	return &Problem{
+		Type: "urn:tollgate:problem:no-hold", Title: "The policy has no hold", Status: http.StatusNotFound,
+		Detail: fmt.Sprintf("the policy %q opened no hold: add `hold: {ttl: 60s}` to it, and give the check a cost "+
+			"above 0", policy),
+	}
+}
+
 // problemOf reads the problem document of a response. A proxy may send something else.
 func problemOf(status int, body []byte) *Problem {
 	problem := &Problem{}

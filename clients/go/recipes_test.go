@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
@@ -58,6 +59,27 @@ func tokensOfAModel(client *tollgate.Client) func(http.Handler) http.Handler {
 		},
 	})
 	return limit
+}
+
+func answer(_ context.Context, w http.ResponseWriter) int64 {
+	_, _ = io.WriteString(w, "An answer of a model")
+	return 5
+}
+
+func tokensAndPlaces(client *tollgate.Client) (func(http.Handler) http.Handler, http.HandlerFunc) {
+	limit := client.Middleware(tollgate.Limit{
+		Policy: "chat",
+		Key:    userOf,
+		Cost:   func(*http.Request) int64 { return 900 },
+		Hold:   true,
+	})
+	chat := func(w http.ResponseWriter, r *http.Request) {
+		tokens := answer(r.Context(), w)
+		if hold := tollgate.HoldFromContext(r.Context()); hold != nil {
+			hold.SetCost(tokens)
+		}
+	}
+	return limit, chat
 }
 
 func failedLogins(client *tollgate.Client) func(http.Handler) http.Handler {
@@ -157,6 +179,47 @@ func TestTheRecipeForTokensDeniesWhenNothingIsLeft(t *testing.T) {
 		app.ask(t, want, "X-User: anna", "X-Used: 400")
 	}
 	app.ask(t, passed, "X-User: ben", "X-Used: 0")
+}
+
+func TestTheRecipeForTokensAndPlacesCostsWhatTheAnswerUsed(t *testing.T) {
+	app := newApplication(t, func(client *tollgate.Client) func(http.Handler) http.Handler {
+		limit, chat := tokensAndPlaces(client)
+		return func(http.Handler) http.Handler { return limit(chat) }
+	}, nil)
+	for range 3 {
+		app.ask(t, passed, "X-User: anna")
+	}
+	usage, err := app.client.Usage(t.Context(), tollgate.Check{Policy: "chat", Key: "anna"})
+	if err != nil || *usage.Remaining != 985 || *usage.InFlight != 0 {
+		t.Errorf("%+v, %v", usage, err)
+	}
+}
+
+func TestTheJobRunsOnceAtATime(t *testing.T) {
+	node := testnode.Start(t, "go/testdata/recipes.yaml")
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})
+	runs := 0
+	job(t.Context(), client, "anna", func(context.Context) {
+		runs++
+		job(t.Context(), client, "anna", func(context.Context) { runs++ })
+	})
+	job(t.Context(), client, "anna", func(context.Context) { runs++ })
+	if runs != 2 {
+		t.Errorf("%d runs, not 2", runs)
+	}
+}
+
+func job(ctx context.Context, client *tollgate.Client, customer string, run func(context.Context)) {
+	hold, err := client.Hold(ctx, tollgate.Check{Policy: "jobs", Key: customer})
+	var denied *tollgate.Denied
+	switch {
+	case errors.As(err, &denied): // as many run as may, with denied.Decision.RetryAfter()
+		return
+	case err != nil:
+		return
+	}
+	defer hold.Settle()
+	run(hold.Context())
 }
 
 func TestTheRecipeForLoginsCountsFailedOnesOnly(t *testing.T) {

@@ -49,9 +49,11 @@ func TestTypesMatchTheSchemaOfANode(t *testing.T) {
 		"Check": tollgate.Check{}, "CheckTogether": tollgate.Check{}, "Refund": tollgate.Refund{},
 		"CheckAnswer": tollgate.Answer{}, "TogetherAnswer": tollgate.AllAnswer{},
 		"RefundAnswer": tollgate.RefundAnswer{}, "Usage": tollgate.Usage{}, "Problem": tollgate.Problem{},
+		"HoldId": tollgate.HoldName{}, "Settlement": tollgate.Settlement{},
+		"SettleResult": tollgate.SettleAnswer{}, "RenewResult": tollgate.RenewAnswer{},
 	} {
 		t.Run(name, func(t *testing.T) {
-			answer := !slices.Contains([]string{"Check", "CheckTogether", "Refund"}, name)
+			answer := !slices.Contains([]string{"Check", "CheckTogether", "Refund", "HoldId", "Settlement"}, name)
 			all.compare(t, name, schema{Ref: "#/components/schemas/" + name}, reflect.TypeOf(value), answer)
 		})
 	}

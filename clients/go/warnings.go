@@ -39,6 +39,8 @@ func (w *warnings) problem(problem *Problem) {
 		w.once(problem.Detail, problem.Detail+". The node knows: "+strings.Join(problem.Known, ", ")+
 			". Correct the name in the program, or add the policy to the node's configuration. "+
 			"Until then its requests have no decision")
+	case problem.Name() == "no-hold":
+		w.once(problem.Detail, problem.Detail)
 	case problem.Status == http.StatusUnauthorized || problem.Status == http.StatusForbidden:
 		w.once("token", "the node rejects the token: "+problem.Detail+
 			". Set Options.Token to a token that the node's configuration admits to checks. "+

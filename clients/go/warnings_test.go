@@ -64,6 +64,18 @@ func TestAnUnknownPolicyIsNamedOnceWithThoseOfTheNode(t *testing.T) {
 	log.await(t, "thousands", "bucket, default", "Correct the name")
 }
 
+func TestAPolicyWithoutAHoldIsReportedOnce(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	log := new(warnings)
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second, Logger: log.logger()})
+	for range 2 {
+		if _, err := client.Hold(t.Context(), tollgate.Check{Policy: "ten", Key: "a"}); err == nil {
+			t.Error("a policy without a hold opens one")
+		}
+	}
+	log.await(t, "opened no hold", "add `hold: {ttl: 60s}` to it")
+}
+
 func TestARefusedTokenIsReportedOnce(t *testing.T) {
 	node := testnode.Start(t, "cases-secure.yaml")
 	log := new(warnings)

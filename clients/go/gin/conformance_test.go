@@ -25,14 +25,18 @@ func hello(client *tollgate.Client, options conformance.Options) http.Handler {
 		panic(err)
 	}
 	engine.Use(tollgategin.Middleware(client, limitOf(options)))
-	engine.GET("/", func(c *gin.Context) { c.String(http.StatusOK, "hello") })
+	engine.GET("/", func(c *gin.Context) {
+		conformance.SetCost(c.Request)
+		c.String(http.StatusOK, "hello")
+	})
 	return engine
 }
 
 func limitOf(options conformance.Options) tollgategin.Limit {
 	limit := tollgategin.Limit{
-		Look: options.Look, Once: options.Once, Status: options.Status, OnFailure: options.Failure(),
+		Hold: options.Hold, Look: options.Look, Once: options.Once, Status: options.Status, OnFailure: options.Failure(),
 		PolicyOf: func(c *gin.Context) string { return options.Policy.Of(c.Request.Header) },
+		PlanOf:   func(c *gin.Context) string { return options.Plan.Of(c.Request.Header) },
 		Key:      func(c *gin.Context) string { return options.Key.Of(c.Request.Header) },
 		Skip:     func(c *gin.Context) bool { return options.Skip.Of(c.Request.Header) != "" },
 	}

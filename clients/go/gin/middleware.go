@@ -29,6 +29,7 @@ type Limit struct {
 	// Key returns the partition key of a request. The default, also for an empty key, is ClientIP.
 	Key       func(*gin.Context) string
 	Cost      func(*gin.Context) int64
+	Hold      bool
 	Look      bool
 	Once      bool
 	Skip      func(*gin.Context) bool
@@ -64,7 +65,7 @@ func Middleware(client *tollgate.Client, limit Limit) gin.HandlerFunc {
 // of binds the functions to the context of one request.
 func (l *Limit) of(c *gin.Context) tollgate.Limit {
 	bound := tollgate.Limit{
-		Policy: l.Policy, Plan: l.Plan, Look: l.Look, Once: l.Once,
+		Policy: l.Policy, Plan: l.Plan, Hold: l.Hold, Look: l.Look, Once: l.Once,
 		OnFailure: l.OnFailure, Status: l.Status, OnError: l.OnError,
 		PolicyOf: onRequest(l.PolicyOf, c), PlanOf: onRequest(l.PlanOf, c),
 		Key: onRequest(l.Key, c), Cost: onRequest(l.Cost, c),

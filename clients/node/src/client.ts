@@ -4,14 +4,19 @@ import { Coalescer, type Written } from './coalescer.js'
 import { Denials } from './denials.js'
 import { Problem, Unavailable, invalid } from './errors.js'
 import { type Answer, type Call, checkToken, traceparentOf } from './exchange.js'
+import { Hold } from './hold.js'
 import { Nodes } from './nodes.js'
 import type {
   BatchAnswer,
   Check,
   CheckAnswer,
+  HoldName,
   ProblemDocument,
   Refund,
   RefundAnswer,
+  RenewAnswer,
+  SettleAnswer,
+  Settlement,
   TogetherAnswer,
   Usage,
 } from './types.js'
@@ -133,10 +138,44 @@ export class Client {
     }
   }
 
-  /** Charges all of up to 16 checks, or none. They have no ids, so this call is never repeated. */
+  /** Charges all of up to 16 checks, or none. This call is repeated only if each check has an id. */
   async checkAll(checks: Check[], options: CallOptions = {}): Promise<TogetherAnswer> {
     if (checks.some(hasBadCost)) throw badCost()
-    return this.post('/v1/check/all', JSON.stringify({ checks }), false, options)
+    const repeatable = this.retry && checks.every(({ id }) => id !== undefined)
+    return this.post('/v1/check/all', JSON.stringify({ checks }), repeatable, options)
+  }
+
+  /**
+   * Runs `work` under a hold of each check, all or none, and settles it at the end, also if `work`
+   * fails. Rejects with `Denied` if the check is denied. Each id is random, unless the check has one.
+   */
+  async hold<T>(checks: Check | Check[], work: (hold: Hold) => T | Promise<T>, options: CallOptions = {}): Promise<T> {
+    const hold = await this.openHold(checks, options)
+    try {
+      return await work(hold)
+    } finally {
+      await hold[Symbol.asyncDispose]()
+    }
+  }
+
+  /** The same for `await using`, or for a caller that settles. */
+  async openHold(checks: Check | Check[], options: CallOptions = {}): Promise<Hold> {
+    return Hold.open(this, [checks].flat(), options)
+  }
+
+  /** Ends a hold. `cost` replaces its charge. */
+  async settle(settlement: Settlement, options: CallOptions = {}): Promise<SettleAnswer> {
+    if (hasBadCost(settlement)) throw badCost()
+    try {
+      return await this.post('/v1/settle', JSON.stringify(settlement), this.retry, options)
+    } finally {
+      this.denials.forget(settlement)
+    }
+  }
+
+  /** Lets a hold last for the `ttl` of its policy from now on. */
+  async renew(hold: HoldName, options: CallOptions = {}): Promise<RenewAnswer> {
+    return this.post('/v1/renew', JSON.stringify(hold), this.retry, options)
   }
 
   /** Gives a charge back: exactly that of an id, or units from the oldest charge on. */
@@ -247,7 +286,7 @@ function repetitionOf(check: Check): Check {
 }
 
 /** Whether no node decided. Another node, or the same one later, may. */
-function isFailure(error: unknown): boolean {
+export function isFailure(error: unknown): boolean {
   return error instanceof Unavailable || (error instanceof Problem && error.status >= 500)
 }
 
@@ -281,7 +320,7 @@ function written(check: Check): Written {
 }
 
 /** JSON has no NaN or Infinity: it would write null, and the node would charge 1. */
-function hasBadCost({ cost }: Check): boolean {
+function hasBadCost({ cost }: Pick<Check, 'cost'>): boolean {
   return cost !== undefined && !(Number.isSafeInteger(cost) && cost >= 0)
 }
 

@@ -1,4 +1,4 @@
-import type { ProblemDocument } from './types.js'
+import type { CheckAnswer, ProblemDocument } from './types.js'
 
 /** The node rejected the call. */
 export class Problem extends Error {
@@ -30,6 +30,26 @@ export class Unavailable extends Error {
   }
 }
 
+/** No hold was opened: the check is denied, or the hold of its id has ended before. */
+export class Denied extends Error {
+  override readonly name = 'Denied'
+
+  constructor(readonly decision: CheckAnswer) {
+    const { policy, hold, reason } = decision
+    super(`Tollgate: ${policy} opens no hold: ${hold?.ended ?? reason}`)
+  }
+}
+
+/** The reason of the signal of a hold: its work no longer has its place. */
+export class HoldEnded extends Error {
+  override readonly name = 'HoldEnded'
+
+  /** `reason` is `settled`, `expired`, `unknown_id` or another one of a node. */
+  constructor(readonly reason: string) {
+    super(`Tollgate: the hold has ended: ${reason}`)
+  }
+}
+
 /** A problem as a node reports it, for a check that is not sent. */
 export function invalid(pointer: string, detail: string): Problem {
   return new Problem({
@@ -38,5 +58,15 @@ export function invalid(pointer: string, detail: string): Problem {
     status: 422,
     detail: `${pointer} ${detail}`,
     violations: [{ pointer, detail }],
+  })
+}
+
+/** Every hold of this policy would fail alike. */
+export function withoutHold(policy: string): Problem {
+  return new Problem({
+    type: 'urn:tollgate:problem:no-hold',
+    title: 'The policy has no hold',
+    status: 404,
+    detail: `the policy "${policy}" opened no hold: add \`hold: {ttl: 60s}\` to it, and give the check a cost above 0`,
   })
 }

@@ -14,7 +14,8 @@ const SOURCE: Source<Request, undefined> = {
 }
 
 /**
- * Middleware for Express: denied requests end with 429. The decision is `res.locals.tollgate`.
+ * Middleware for Express: denied requests end with 429. The decision is `res.locals.tollgate`,
+ * and the hold `res.locals.tollgateHold`.
  * The default key is `req.ip`, so `trust proxy` decides which address counts. `close` waits for
  * charges that follow responses.
  */
@@ -22,8 +23,12 @@ export function tollgate(options: ExpressOptions = {}): RequestHandler & { close
   const limiter = new Limiter(options, SOURCE)
 
   const handler: RequestHandler = (request, response, next) => {
-    const pass = ({ decision, reply, fields, after }: Verdict<Response>) => {
+    const pass = ({ decision, hold, reply, fields, after }: Verdict<Response>) => {
       response.locals.tollgate = decision
+      // Another limit may have a hold, too.
+      response.locals.tollgateHold = hold ?? response.locals.tollgateHold
+      // The request is over, and nothing would end its hold.
+      if (hold !== undefined && (response.headersSent || response.closed)) limiter.expect(() => hold[Symbol.asyncDispose]())()
       // Another middleware has answered meanwhile, such as a timeout.
       if (response.headersSent) return reply === undefined ? next() : undefined
       const set = (added = {}) =>

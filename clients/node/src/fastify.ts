@@ -1,6 +1,7 @@
 import type { FastifyPluginAsync, FastifyReply, FastifyRequest, onRequestAsyncHookHandler } from 'fastify'
 
 import { addFields } from './fields.js'
+import type { Hold } from './hold.js'
 import { Limiter, type LimiterOptions, type Source } from './limiter.js'
 import type { CheckAnswer } from './types.js'
 
@@ -11,6 +12,8 @@ declare module 'fastify' {
   interface FastifyRequest {
     /** The decision of Tollgate, unless the request was skipped or there is none. */
     tollgate?: CheckAnswer
+    /** The hold, with the option `hold`. */
+    tollgateHold?: Hold
   }
 }
 
@@ -30,7 +33,9 @@ export const tollgate: FastifyPluginAsync<FastifyOptions> = async (fastify, opti
   // Fastify reads these itself.
   const { prefix: _, logLevel: __, logSerializers: ___, ...own } = options as FastifyOptions & Record<string, unknown>
   const hook = tollgateHook(own)
-  if (!fastify.hasRequestDecorator('tollgate')) fastify.decorateRequest('tollgate', undefined)
+  for (const name of ['tollgate', 'tollgateHold']) {
+    if (!fastify.hasRequestDecorator(name)) fastify.decorateRequest(name, undefined)
+  }
   fastify.addHook('onRequest', hook)
   fastify.addHook('onClose', () => hook.close())
 }
@@ -42,8 +47,12 @@ export function tollgateHook(options: FastifyOptions = {}): onRequestAsyncHookHa
   const hook: onRequestAsyncHookHandler = async (request, response) => {
     const { traceparent } = request.headers
     const trace = typeof traceparent === 'string' ? traceparent : undefined
-    const { decision, reply, fields, after } = await limiter.decide(request, undefined, trace)
+    const { decision, hold, reply, fields, after } = await limiter.decide(request, undefined, trace)
     request.tollgate = decision
+    // Another limit may have a hold, too.
+    request.tollgateHold = hold ?? request.tollgateHold
+    // The request is over, and nothing would end its hold.
+    if (hold !== undefined && response.raw.closed) limiter.expect(() => hold[Symbol.asyncDispose]())()
     const set = (added = {}) =>
       addFields(added, decision, (name) => response.getHeader(name), (name, value) => response.header(name, value))
     if (reply !== undefined) {

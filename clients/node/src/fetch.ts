@@ -1,4 +1,5 @@
 import { addFields } from './fields.js'
+import type { Hold } from './hold.js'
 import { type Awaitable, Limiter, type LimiterOptions } from './limiter.js'
 import type { CheckAnswer } from './types.js'
 
@@ -12,16 +13,25 @@ export interface FetchOptions<Context> extends LimiterOptions<Request, Response,
 export interface FetchVerdict {
   /** The decision, unless the request was skipped or there is none. */
   decision: CheckAnswer | undefined
+  /** The hold of a request that passes, with the option `hold`. */
+  hold: Hold | undefined
   /** The response that ends the request, if it does not pass. */
   denial: Response | undefined
-  /** The response with the fields. It also charges the units that are known now, or gives back. */
+  /** The response with the fields. It also charges the units that are known now, gives back, or settles the hold at its end. */
   finish(response: Response): Response
 }
+
+type Handler<Context> = (
+  request: Request,
+  context: Context,
+  decision: CheckAnswer | undefined,
+  hold: Hold | undefined,
+) => Awaitable<Response>
 
 export interface FetchLimiter<Context> {
   /** A handler that denies requests over the limit. */
   <More extends Context>(
-    handler: (request: Request, context: More, decision: CheckAnswer | undefined) => Awaitable<Response>,
+    handler: Handler<More>,
   ): (request: Request, context: More) => Promise<Response>
   /** The same in steps, for a middleware of any framework. */
   decide(request: Request, context: Context): Promise<FetchVerdict>
@@ -42,16 +52,17 @@ export function tollgate<Context = any>(options: FetchOptions<Context>): FetchLi
 
   async function decide(request: Request, context: Context): Promise<FetchVerdict> {
     const traceparent = request.headers.get('traceparent') ?? undefined
-    const { decision, reply, fields = {}, after } = await limiter.decide(request, context, traceparent)
+    const { decision, hold, reply, fields = {}, after } = await limiter.decide(request, context, traceparent)
     const withFields = (response: Response, added: Record<string, string>) => {
       addFields(added, decision, (name) => response.headers.get(name) ?? undefined, (name, value) => response.headers.set(name, value))
       return response
     }
     return {
       decision,
+      hold,
       denial: reply && withFields(new Response(reply.body, { status: reply.status }), reply.fields),
       finish(response) {
-        if (after !== undefined) limiter.expect(() => after(response, true))()
+        if (after !== undefined) response = followed(request, response, hold !== undefined, limiter.expect(() => after(response, true)))
         try {
           return withFields(response, fields)
         } catch {
@@ -62,12 +73,12 @@ export function tollgate<Context = any>(options: FetchOptions<Context>): FetchLi
     }
   }
 
-  function limit<More extends Context>(handler: (request: Request, context: More, decision: CheckAnswer | undefined) => Awaitable<Response>) {
+  function limit<More extends Context>(handler: Handler<More>) {
     return async (request: Request, context: More): Promise<Response> => {
-      const { decision, denial, finish } = await decide(request, context)
+      const { decision, hold, denial, finish } = await decide(request, context)
       if (denial !== undefined) return denial
       try {
-        return finish(await handler(request, context, decision))
+        return finish(await handler(request, context, decision, hold))
       } catch (error) {
         finish(new Response(null, { status: 500 }))
         throw error
@@ -75,6 +86,32 @@ export function tollgate<Context = any>(options: FetchOptions<Context>): FetchLi
     }
   }
   return Object.assign(limit, { decide, close: () => limiter.close() })
+}
+
+/** Calls `ended` now, or with a hold at the end of the body, or when its reader has left. */
+function followed(request: Request, response: Response, waits: boolean, ended: () => void): Response {
+  const reader = waits ? response.body?.getReader() : undefined
+  if (reader === undefined) {
+    ended()
+    return response
+  }
+  request.signal.addEventListener('abort', ended, { once: true })
+  const body = new ReadableStream({
+    async pull(controller) {
+      const { done, value } = await reader.read().catch((error) => {
+        ended()
+        throw error
+      })
+      if (!done) return controller.enqueue(value)
+      controller.close()
+      ended()
+    },
+    cancel(reason) {
+      ended()
+      return reader.cancel(reason)
+    },
+  })
+  return new Response(body, response)
 }
 
 export default tollgate

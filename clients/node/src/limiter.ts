@@ -4,8 +4,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 
 import { addressIn } from './address.js'
 import { type Client, type ClientOptions, clientOf } from './client.js'
-import { Problem, Unavailable, invalid } from './errors.js'
+import { Denied, Problem, Unavailable, invalid } from './errors.js'
 import { type Fields, fieldsOf } from './fields.js'
+import type { Hold } from './hold.js'
 import type { Check, CheckAnswer } from './types.js'
 
 export type Awaitable<T> = T | Promise<T>
@@ -22,6 +23,11 @@ export interface LimiterOptions<Request, Response, Context = undefined> extends 
   plan?: string | ((request: Request, context: Context) => Awaitable<string | undefined>) | undefined
   /** The cost of a request, by default 1. Beside `drain`, 0 means `look`. */
   cost?: (number | ((request: Request, context: Context) => Awaitable<number>)) | undefined
+  /**
+   * Hold the cost, and a place, until the response has ended or the client has left. The handler may
+   * set the true `cost` of the hold. The policy needs a `hold`.
+   */
+  hold?: boolean | undefined
   /** Charge nothing, and deny a request whose cost does not fit now. */
   look?: boolean | undefined
   /** Charge once, also if the client repeats the check. Such a check always asks the store. */
@@ -50,7 +56,7 @@ export interface LimiterOptions<Request, Response, Context = undefined> extends 
 }
 
 const OPTIONS = [
-  'policy', 'key', 'plan', 'cost', 'look', 'once', 'meta', 'quotas', 'skip', 'drain', 'refund', 'onFailure', 'status', 'body',
+  'policy', 'key', 'plan', 'cost', 'hold', 'look', 'once', 'meta', 'quotas', 'skip', 'drain', 'refund', 'onFailure', 'status', 'body',
   'onError',
 ] as const satisfies Array<keyof LimiterOptions<unknown, unknown>>
 
@@ -72,11 +78,13 @@ export interface Reply {
 export interface Verdict<Response> {
   /** The decision, unless the request was skipped or there is none. */
   decision?: CheckAnswer
+  /** The hold of a request that passes. */
+  hold?: Hold
   /** The response that ends the request, if it does not pass. */
   reply?: Reply
   /** The fields of a request that passes. */
   fields?: Fields
-  /** Charges after the response, and gives back if it was `sent`. */
+  /** Charges after the response, and gives back if it was `sent`. Or settles the hold. */
   after?: (response: Response, sent: boolean) => Promise<void>
 }
 
@@ -115,6 +123,9 @@ export class Limiter<Request, Response, Context = undefined> {
       throw new RangeError('status must be an integer from 200 to 599')
     }
     if (options.look && options.refund) throw new TypeError('look charges nothing to refund: use one of them')
+    if (options.hold && (options.look || options.drain || options.refund)) {
+      throw new TypeError('hold settles the cost of a request: remove look, drain and refund')
+    }
     this.client = clientOf(options, OPTIONS)
   }
 
@@ -125,11 +136,13 @@ export class Limiter<Request, Response, Context = undefined> {
     let verdict: Verdict<Response>
     try {
       if (check.key === '') throw withoutKey()
-      verdict = this.verdict(await this.client.check(this.asked(check), { traceparent }), request)
+      verdict = await this.ask(check, request, traceparent)
     } catch (error) {
       verdict = this.withoutDecision(error, request)
     }
-    if (verdict.reply === undefined && (options.drain !== undefined || check.id !== undefined)) {
+    const { hold } = verdict
+    if (hold !== undefined) verdict.after = () => this.settled(request, async () => void (await hold.settle()))
+    else if (verdict.reply === undefined && (options.drain !== undefined || check.id !== undefined)) {
       verdict.after = (response, sent) =>
         this.follow(request, response, context, check, sent && verdict.decision !== undefined, traceparent)
     }
@@ -156,6 +169,17 @@ export class Limiter<Request, Response, Context = undefined> {
       await Promise.race([idle, sleep(CLOSE_MS, undefined, { ref: false })])
     }
     if (this.options.client === undefined) this.client.close()
+  }
+
+  private async ask(check: Check, request: Request, traceparent: string | undefined): Promise<Verdict<Response>> {
+    if (!this.options.hold) return this.verdict(await this.client.check(this.asked(check), { traceparent }), request)
+    try {
+      const hold = await this.client.openHold(check, { traceparent })
+      return { ...this.verdict(hold.decision, request), hold }
+    } catch (error) {
+      if (error instanceof Denied) return this.verdict(error.decision, request)
+      throw error
+    }
   }
 
   private async checkOf(request: Request, context: Context): Promise<Check> {

@@ -57,6 +57,7 @@ export interface Decision {
     | 'shadow'
     | 'allow_listed'
     | 'deny_listed'
+    | 'in_flight'
     | (string & {})
   /** Each quota of the policy; a denial of the pre-filter may omit it. */
   quotas?: QuotaState[]
@@ -66,6 +67,8 @@ export interface Decision {
   replayed?: boolean
   /** Units of a drain that did not fit. */
   owed?: number
+  /** The hold that the check opened, or that its id opened before. */
+  hold?: HoldState
 }
 
 /** The decision of a check. */
@@ -82,6 +85,18 @@ export interface QuotaState {
   reset_after_ms: number
   /** Units of a drain that this quota charged. */
   charged?: number
+}
+
+/** The hold of an id. */
+export interface HoldState {
+  /** Time until the hold expires unless it is renewed, ms; 0 after its end. */
+  expires_in_ms: number
+  /** Open holds of the key, this one included. */
+  in_flight?: number
+  /** The most open holds of the key, if the policy bounds them. */
+  in_flight_limit?: number
+  /** How the hold of a repeated id ended. */
+  ended?: 'settled' | 'expired' | 'reset' | (string & {})
 }
 
 export interface Fallback {
@@ -113,6 +128,10 @@ export interface Usage extends Decision {
   top_metas?: Array<{ meta: string; cost: number; count: number }>
   /** The ticks of a sliding counter that are not 0. */
   ticks?: Array<{ at: number; count: number }>
+  /** The newest open holds, at most 100. */
+  holds?: Array<{ id: string; age_ms: number; cost: number; expires_in_ms: number; meta: string | null }>
+  /** Open holds. */
+  in_flight?: number
 }
 
 /** A refund of one charge by its id, or of units by cost. */
@@ -121,6 +140,49 @@ export type Refund = { policy?: string | undefined; key: string } & ({ id: strin
 export interface RefundAnswer extends Decision {
   /** The most units that any quota got back. */
   refunded: number
+}
+
+/** The name of a hold: the id of the check that opened it. */
+export interface HoldName {
+  policy?: string | undefined
+  key: string
+  id: string
+}
+
+export interface Settlement extends HoldName {
+  /** The true cost. By default the charge stays. */
+  cost?: number | undefined
+}
+
+/** The answer to `settle`, with the counts after it. */
+export interface SettleAnswer {
+  /** False if the id has no hold. */
+  settled: boolean
+  /** Why it is not settled, such as `unknown_id`. */
+  reason?: string
+  /** Units that the hold has charged. */
+  charged?: number
+  /** Units that count again. */
+  refunded?: number
+  /** Units above the charge that did not fit. */
+  owed?: number
+  /** True if an earlier settle made the answer. */
+  replayed?: boolean
+  limit: number | null
+  remaining: number | null
+  retry_after_ms: number | null
+  reset_after_ms: number | null
+  quota: string | null
+  source: Decision['source']
+  quotas?: QuotaState[]
+}
+
+export interface RenewAnswer {
+  renewed: boolean
+  /** Time until the hold expires, ms. */
+  expires_in_ms: number
+  /** Why it is not renewed. */
+  reason?: 'expired' | 'settled' | 'unknown_id' | (string & {})
 }
 
 /** A failure as the node reports it (RFC 9457). */

@@ -20,6 +20,8 @@ export class Warnings {
     if (String(type).endsWith(':unknown-policy')) {
       const names = Array.isArray(known) ? ` (the node has ${known.slice(0, 20).join(', ')})` : ''
       this.give('policy', `${detail}${names}: set \`policy\` to one of the node's. Until then its checks get no decision`)
+    } else if (String(type).endsWith(':no-hold')) {
+      this.give('hold', detail)
     } else if (status === 401 || status === 403) {
       this.give('token', `the node refused the token (${status} ${detail}): set \`token\` to one that may make this call`)
     }

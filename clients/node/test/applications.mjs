@@ -1,7 +1,7 @@
 // A hello world of each framework behind its middleware: `application(framework, options)`.
 import { once } from 'node:events'
 import http from 'node:http'
-import { Readable } from 'node:stream'
+import { Readable, pipeline } from 'node:stream'
 
 import express from 'express'
 import express4 from 'express4'
@@ -27,7 +27,10 @@ async function expressApplication(express, options) {
   const limiter = expressMiddleware(options)
   const app = express()
   app.use(limiter)
-  app.get('/', (_request, response) => { response.send('hello') })
+  app.get('/', (request, response) => {
+    setCost(response.locals.tollgateHold, request.get('x-used'))
+    response.send('hello')
+  })
   const server = await listening(app)
   return { url: urlOf(server), close: () => closed(server, limiter) }
 }
@@ -35,7 +38,10 @@ async function expressApplication(express, options) {
 async function fastifyApplication(fastify, options) {
   const app = fastify({ forceCloseConnections: true })
   await app.register(fastifyPlugin, options)
-  app.get('/', async () => 'hello')
+  app.get('/', async (request) => {
+    setCost(request.tollgateHold, request.headers['x-used'])
+    return 'hello'
+  })
   return { url: `${await app.listen({ port: 0, host: '127.0.0.1' })}/`, close: () => app.close() }
 }
 
@@ -43,8 +49,9 @@ async function honoApplication(options) {
   const limiter = fetchLimiter({ address: (_request, c) => c.env.address, ...options })
   const app = new Hono()
   app.use(async (c, next) => {
-    const { denial, finish } = await limiter.decide(c.req.raw, c)
+    const { hold, denial, finish } = await limiter.decide(c.req.raw, c)
     if (denial) return denial
+    setCost(hold, c.req.header('x-used'))
     await next()
     c.res = finish(c.res)
   })
@@ -55,8 +62,17 @@ async function honoApplication(options) {
 
 async function webApplication(options) {
   const limiter = fetchLimiter({ address: (_request, env) => env.address, ...options })
-  const server = await servedByFetch(limiter(() => new Response('hello')))
+  const handler = (request, _env, _decision, hold) => {
+    setCost(hold, request.headers.get('x-used') ?? undefined)
+    return new Response('hello')
+  }
+  const server = await servedByFetch(limiter(handler))
   return { url: urlOf(server), close: () => closed(server, limiter) }
+}
+
+/** The true cost of a request is that of its header. */
+function setCost(hold, used) {
+  if (hold !== undefined && used !== undefined) hold.cost = Number(used)
 }
 
 /** Serves a handler of Web requests, as Bun and the adapters of frameworks do. */
@@ -68,7 +84,8 @@ export function servedByFetch(handler) {
     const response = await handler(request, { address: socket.remoteAddress })
     outgoing.writeHead(response.status, Object.fromEntries(response.headers))
     if (response.body === null) outgoing.end()
-    else Readable.fromWeb(response.body).pipe(outgoing)
+    // As adapters do, it cancels the body if the caller has left.
+    else pipeline(Readable.fromWeb(response.body), outgoing, () => {})
   })
 }
 

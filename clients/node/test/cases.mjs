@@ -76,7 +76,7 @@ export async function within(ms, work) {
 
 /** The options of a case in the names of this client. Functions read a header. */
 export function optionsOf({ urls, options = {} }) {
-  const { deadline_ms, denial_cache_ms, on_failure, ca_file, policy, key, cost, skip, drain, refund, ...same } = options
+  const { deadline_ms, denial_cache_ms, on_failure, ca_file, policy, plan, key, cost, skip, drain, refund, ...same } = options
   const header = (option, read) => option?.header ? ((request) => read(valueOf(request, option.header))) : option
   return defined({
     ...same,
@@ -86,6 +86,7 @@ export function optionsOf({ urls, options = {} }) {
     denialCacheMs: denial_cache_ms,
     caFile: ca_file && join(CLIENTS, ca_file),
     policy: header(policy, (value) => value),
+    plan: header(plan, (value) => value),
     key: header(key, (value) => value),
     cost: header(cost, Number),
     skip: header(skip, (value) => value !== undefined),
@@ -117,8 +118,11 @@ async function prepare(written, nodes) {
   const plain = new Client({ nodes: nodes.node.url, deadlineMs: 5000 })
   for (const counter of instance.reset ?? []) await plain.reset(counter)
   instance.proxy = doubles.find((double) => 'seen' in double)
-  instance.until = ({ policy, key, remaining }) =>
-    waitUntil(`remaining ${remaining}`, async () => (await plain.usage({ policy, key })).remaining === remaining, 5000)
+  instance.until = ({ policy, key, ...wanted }) =>
+    waitUntil(JSON.stringify(wanted), async () => {
+      const usage = await plain.usage({ policy, key })
+      return Object.entries(wanted).every(([name, value]) => usage[name] === value)
+    }, 5000)
   instance.stop = () => instance.proxy.close()
   instance.close = () => {
     plain.close()

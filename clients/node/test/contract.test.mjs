@@ -23,6 +23,11 @@ const TYPES = {
   TogetherAnswer: 'TogetherAnswer',
   Usage: 'Usage',
   RefundAnswer: 'RefundAnswer',
+  HoldState: 'Hold',
+  HoldName: 'HoldId',
+  Settlement: 'Settlement',
+  SettleAnswer: 'SettleResult',
+  RenewAnswer: 'RenewResult',
 }
 
 /** Members that an older node lacks. */
@@ -69,12 +74,17 @@ describe('the contract with a node', () => {
     const allowed = await client.check({ policy: 'pair', key, cost: 2 })
     const denied = await client.check({ policy: 'pair', key })
     const checks = [{ key }, { policy: 'pair', key }]
+    const held = { policy: 'tokens', key, id: key }
+    const opened = await client.check(held)
     const answers = {
-      CheckAnswer: [allowed, denied, ...(await client.checkBatch(checks)).results],
+      CheckAnswer: [allowed, denied, opened, ...(await client.checkBatch(checks)).results],
       QuotaState: allowed.quotas,
       BatchAnswer: [await client.checkBatch(checks)],
       TogetherAnswer: [await client.checkAll(checks)],
-      Usage: [await client.usage({ policy: 'log', key })],
+      Usage: [await client.usage({ policy: 'log', key }), await client.usage({ policy: 'tokens', key })],
+      HoldState: [opened.hold],
+      RenewAnswer: [await client.renew(held)],
+      SettleAnswer: [await client.settle(held), await client.settle({ ...held, id: 'unknown' })],
       RefundAnswer: [await client.refund({ policy: 'pair', key, cost: 1 })],
     }
     for (const [type, instances] of Object.entries(answers)) {

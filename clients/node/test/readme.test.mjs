@@ -89,6 +89,13 @@ describe('README.md', () => {
       assert.deepEqual(await statuses('chat', { 'x-user': user }, 3, 'POST'), { 429: 3 })
     })
 
+    test('a hold of an answer costs its parts', async () => {
+      const user = randomUUID()
+      const response = await fetch(`${urlOf(server)}stream`, { method: 'POST', headers: { 'x-user': user } })
+      assert.equal(await response.text(), 'An answer of a model')
+      await waitUntil('the settle', async () => (await remaining('chat', user)) === 9998)
+    })
+
     test('failed logins count, right ones do not, and parallel guesses stay limited', async () => {
       const whole = () => waitUntil('refunds', async () => (await remaining('login', '127.0.0.1')) === 5)
       for (let time = 0; time < 8; time++) {
@@ -99,6 +106,39 @@ describe('README.md', () => {
       assert.equal(guesses.filter((counts) => counts[401] === 1).length, 5)
       assert.deepEqual(await statuses('login', { 'x-password': 'right' }, 1, 'POST'), { 429: 1 })
     })
+  })
+
+  test('the job of the client runs under a hold, and not without a place', async () => {
+    const job = blocks('Client', 'js').find((block) => block.includes('client.hold'))
+    const lines = []
+    const program = (number) => `
+      import { Client } from 'tollgate-limiter'
+      const client = new Client({ nodes: process.env.TOLLGATE_NODES, deadlineMs: 5000 })
+      const customer = 'a customer', url = 'http://model/${number}'
+      const { fetch, console } = globalThis.job
+      ${job}
+      client.close()`
+    let answer
+    const answered = new Promise((resolve) => { answer = resolve })
+    let calls = 0
+    globalThis.job = {
+      fetch: async (_url, { signal }) => {
+        calls++
+        await answered
+        assert.equal(signal.aborted, false)
+        return new Response(null, { headers: { 'x-tokens': '0' } })
+      },
+      console: { log: (...words) => lines.push(words) },
+    }
+    const jobs = []
+    for (let number = 0; number < 5; number++) {
+      writeFileSync(join(home, `job-${number}.mjs`), program(number))
+      jobs.push(import(join(home, `job-${number}.mjs`)))
+    }
+    await waitUntil('four jobs and a denial', () => calls === 4 && lines.length === 1)
+    assert.equal(lines[0][0], 'in_flight')
+    answer()
+    await Promise.all(jobs)
   })
 
   test('the recipe for Hono limits and shows the decision', async () => {

@@ -32,6 +32,15 @@ describe('a warning', () => {
     assert.deepEqual(errors, [404, 404, 404])
   })
 
+  test('says that the policy of a hold has none', async () => {
+    const warnings = await warningsOf(async () => {
+      const client = new Client({ nodes: node.url, deadlineMs: 5000 })
+      for (let time = 0; time < 2; time++) await assert.rejects(client.openHold({ policy: 'ten', key: 'a' }), { status: 404 })
+      client.close()
+    })
+    assert.deepEqual(warnings, ['Tollgate: the policy "ten" opened no hold: add `hold: {ttl: 60s}` to it, and give the check a cost above 0'])
+  })
+
   test('names the token that the node refused', async () => {
     const secure = await RealNode.start('cases-secure.yaml')
     const warnings = await warningsOf(async () => {

@@ -33,11 +33,26 @@ from support import wait_until
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 settings.configure(ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__, MIDDLEWARE=[], SECRET_KEY="x")
 django.setup()
-urlpatterns = [path("", lambda request: HttpResponse("hello", content_type="text/plain"))]
+
+
+def django_view(request: Any) -> HttpResponse:
+    hold = getattr(request, "tollgate_hold", None) or request.META.get("tollgate_hold")
+    set_cost(hold, request.headers)
+    return HttpResponse("hello", content_type="text/plain")
+
+
+urlpatterns = [path("", django_view)]
+
+
+def set_cost(hold: Any, headers: Any) -> None:
+    """The true cost of a request is that of its header."""
+    if hold and "x-used" in headers:
+        hold.cost = int(headers["x-used"])
 
 
 def starlette_app(**options: Any) -> Any:
     async def hello(request: Any) -> PlainTextResponse:
+        set_cost(request.scope.get("tollgate_hold"), request.headers)
         return PlainTextResponse("hello")
 
     app = Starlette(routes=[Route("/", hello)])
@@ -50,7 +65,8 @@ def fastapi_app(**options: Any) -> Any:
     app.add_middleware(asgi.TollgateMiddleware, **options)
 
     @app.get("/", response_class=PlainTextResponse)
-    async def hello() -> str:
+    async def hello(request: fastapi.Request) -> str:
+        set_cost(getattr(request.state, "tollgate_hold", None), request.headers)
         return "hello"
 
     return app
@@ -72,6 +88,7 @@ def flask_app(**options: Any) -> Any:
 
     @app.get("/")
     def hello() -> flask.Response:
+        set_cost(flask.request.environ.get("tollgate_hold"), flask.request.headers)
         return flask.Response("hello", content_type="text/plain")
 
     app.wsgi_app = wsgi.TollgateMiddleware(app.wsgi_app, **options)
@@ -84,6 +101,7 @@ def flask_view(**options: Any) -> Any:
     @app.get("/")
     @rate_limit(**options)
     def hello() -> flask.Response:
+        set_cost(flask.g.get("tollgate_hold"), flask.request.headers)
         return flask.Response("hello", content_type="text/plain")
 
     return app

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, is_dataclass
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 
-from tollgate_limiter import AsyncClient, Client, ProblemError, TollgateError, Unavailable
+from tollgate_limiter import AsyncClient, Client, Denied, ProblemError, TollgateError, Unavailable
 
 from apps import FRAMEWORKS
 from support import CLIENTS, Node, Proxy, Silent, free_port, unique, wait_until
@@ -33,10 +34,9 @@ def test_client(case: dict[str, Any], kind: Any, node: Node, secure_node: Node) 
         urls, proxy = make_nodes(case, node, secure_node, stack)
         make = make_client(kind, urls, case)
         if kind is Client:
-            for step in case["steps"]:
-                run_threads(make, step, proxy)
+            run_threads(make, case["steps"], node, proxy)
         else:
-            asyncio.run(run_tasks(make, case["steps"], proxy))
+            asyncio.run(run_tasks(make, case["steps"], node, proxy))
         check_seen(case, proxy)
 
 
@@ -46,7 +46,10 @@ def test_middleware(case: dict[str, Any], framework: str, node: Node, secure_nod
     case = with_key(case)
     reset(case, node)
     make_app, serve, kind = FRAMEWORKS[framework]
-    if framework == "fastapi depends" and {"drain", "refund"} & case.get("options", {}).keys():
+    if (
+        framework == "fastapi depends"
+        and {"drain", "refund", "hold"} & case.get("options", {}).keys()
+    ):
         pytest.skip("a dependency does not see the response")
     with contextlib.ExitStack() as stack:
         urls, proxy = make_nodes(case, node, secure_node, stack)
@@ -114,6 +117,7 @@ def middleware_options(case: dict[str, Any]) -> dict[str, Any]:
     }
     convert: dict[str, Callable[[str], Callable[..., Any]]] = {
         "policy": lambda name: lambda request: request.headers.get(name),
+        "plan": lambda name: lambda request: request.headers.get(name),
         "key": lambda name: lambda request: request.headers.get(name),
         "cost": lambda name: lambda request: int(request.headers[name]),
         "skip": lambda name: lambda request: name in request.headers,
@@ -135,40 +139,74 @@ def call(client: Any, step: dict[str, Any]) -> Any:
     arguments = dict(step["with"])
     if "traceparent" in step:
         arguments["traceparent"] = step["traceparent"]
+    if step["call"] == "hold" and "checks" in arguments:
+        return client.hold_all(**arguments)
     return getattr(client, NAMES.get(step["call"], step["call"]))(**arguments)
 
 
-def run_threads(client: Client, step: dict[str, Any], proxy: Proxy | None = None) -> None:
-    if "stop" in step:
-        assert proxy is not None
-        proxy.stop()
-        return
-    if "together" in step:
-        with ThreadPoolExecutor(16) as pool:
-            list(pool.map(lambda one: run_threads(client, one), step["together"]))
-        return
-    if "concurrently" in step:
-        with ThreadPoolExecutor(64) as pool:
-            answers = list(pool.map(lambda _: call(client, step), range(step["concurrently"])))
-        assert sum(answer.allowed for answer in answers) == step["allowed"]
-        return
-    with judged(step) as judge:
-        judge(call(client, step))
+class FromTheWork(Exception):
+    """The work of a hold fails."""
 
 
-async def run_tasks(
-    client: AsyncClient, steps: list[dict[str, Any]], proxy: Proxy | None = None
-) -> None:
+def run_threads(client: Client, steps: list[Any], node: Node, proxy: Proxy | None) -> None:
     for step in steps:
         if "stop" in step:
             assert proxy is not None
             proxy.stop()
+        elif "until" in step:
+            wait_for_usage(step["until"], node)
+        elif "pause_ms" in step:
+            time.sleep(step["pause_ms"] / 1000)
         elif "together" in step:
-            await asyncio.gather(*(run_tasks(client, [one]) for one in step["together"]))
+            with ThreadPoolExecutor(16) as pool:
+                list(
+                    pool.map(lambda one: run_threads(client, [one], node, proxy), step["together"])
+                )
+        elif "concurrently" in step:
+            with ThreadPoolExecutor(64) as pool:
+                answers = list(pool.map(partial(call, client), [step] * step["concurrently"]))
+            assert sum(answer.allowed for answer in answers) == step["allowed"]
+        elif step["call"] == "hold":
+            with (
+                judged(step) as judge,
+                contextlib.suppress(FromTheWork),
+                call(client, step) as hold,
+            ):
+                judge(hold.decision)
+                run_threads(client, step["while"], node, proxy)
+                hold.raise_if_ended()
+                hold.cost = step.get("cost")
+                if step.get("throws"):
+                    raise FromTheWork
+        else:
+            with judged(step) as judge:
+                judge(call(client, step))
+
+
+async def run_tasks(client: AsyncClient, steps: list[Any], node: Node, proxy: Proxy | None) -> None:
+    for step in steps:
+        if "stop" in step:
+            assert proxy is not None
+            proxy.stop()
+        elif "until" in step:
+            await asyncio.to_thread(wait_for_usage, step["until"], node)
+        elif "pause_ms" in step:
+            await asyncio.sleep(step["pause_ms"] / 1000)
+        elif "together" in step:
+            tasks = [run_tasks(client, [one], node, proxy) for one in step["together"]]
+            await asyncio.gather(*tasks)
         elif "concurrently" in step:
             tasks = [call(client, step) for _ in range(step["concurrently"])]
             answers = await asyncio.gather(*tasks)
             assert sum(answer.allowed for answer in answers) == step["allowed"]
+        elif step["call"] == "hold":
+            with judged(step) as judge, contextlib.suppress(FromTheWork):
+                async with call(client, step) as hold:
+                    judge(hold.decision)
+                    await run_tasks(client, step["while"], node, proxy)
+                    hold.cost = step.get("cost")
+                    if step.get("throws"):
+                        raise FromTheWork
         else:
             with judged(step) as judge:
                 judge(await call(client, step))
@@ -186,7 +224,7 @@ def judged(step: dict[str, Any]) -> Iterator[Callable[[Any], None]]:
         matches_failure(error, step["fails"])
     else:
         assert "fails" not in step, answers
-        matches(plain(answers[0]), step["expect"])
+        matches(plain(answers[0]), step.get("expect", {}))
     assert (time.monotonic() - began) * 1000 < step.get("within_ms", 20_000)
 
 
@@ -200,6 +238,11 @@ def plain(answer: Any) -> Any:
 
 
 def matches_failure(error: TollgateError, expected: dict[str, Any]) -> None:
+    if denied := expected.get("denied"):
+        assert isinstance(error, Denied), error
+        hold = error.decision.hold
+        assert ((hold and hold.ended) or error.decision.reason) == denied
+        return
     if expected.get("unavailable"):
         assert isinstance(error, Unavailable), error
         return
@@ -212,16 +255,19 @@ def matches_failure(error: TollgateError, expected: dict[str, Any]) -> None:
 # ---- requests to a middleware -----------------------------------------------------------------
 
 
+def wait_for_usage(wanted: dict[str, Any], node: Node) -> None:
+    of = {name: wanted[name] for name in ("policy", "key")}
+
+    def is_so() -> bool:
+        usage = httpx.get(f"{node.url}/v1/usage", params=of).json() | of
+        return all(usage[name] == value for name, value in wanted.items())
+
+    wait_until(is_so, str(wanted), 5)
+
+
 def run_request(request: dict[str, Any], url: str, http: httpx.Client, node: Node) -> None:
     if "until" in request:
-        wanted = dict(request["until"])
-        remaining = wanted.pop("remaining")
-
-        def is_charged() -> bool:
-            usage = http.get(f"{node.url}/v1/usage", params=wanted).json()
-            return bool(usage["remaining"] == remaining)
-
-        wait_until(is_charged, f"{remaining} remain", 5)
+        wait_for_usage(request["until"], node)
         return
     headers = {name: value.encode() for name, value in request.get("headers", {}).items()}
     if "concurrently" in request:

@@ -17,9 +17,12 @@ ANSWERS = {
     "CheckAnswer": types.CheckAnswer,
     "Decision": types.Decision,
     "Fallback": types.Fallback,
+    "Hold": types.HoldState,
     "Problem": types.Problem,
     "QuotaState": types.QuotaState,
     "RefundAnswer": types.RefundAnswer,
+    "RenewResult": types.RenewAnswer,
+    "SettleResult": types.SettleAnswer,
     "TogetherAnswer": types.TogetherAnswer,
     "Usage": types.Usage,
     "Violation": types.Violation,
@@ -72,6 +75,8 @@ def test_calls_are_those_of_the_document(document: Any) -> None:
         ("/v1/check/batch", "post"),
         ("/v1/check/all", "post"),
         ("/v1/refund", "post"),
+        ("/v1/settle", "post"),
+        ("/v1/renew", "post"),
         ("/v1/usage", "get"),
     }
 

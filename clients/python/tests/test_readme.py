@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import venv
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,8 @@ import pytest
 from django.core.wsgi import get_wsgi_application
 from django.test import override_settings
 from flask import Flask
+
+from tollgate_limiter import Client
 
 from apps import serve_asgi, serve_wsgi
 from support import BINARY, CLIENTS, Node, free_port, unique, wait_until
@@ -88,7 +90,11 @@ def test_recipes_for_fastapi_limit(node: Node) -> None:
     async def find_session(token: str | None) -> Any:
         return SimpleNamespace(user_id=token) if token else None
 
-    app = run("FastAPI", node, find_session=find_session)["app"]
+    async def answer_of(request: Any) -> AsyncIterator[str]:
+        yield "An answer"
+        yield " of a model"
+
+    app = run("FastAPI", node, find_session=find_session, answer_of=answer_of)["app"]
 
     @app.get("/chat")
     async def chat() -> Any:
@@ -121,6 +127,8 @@ def test_recipes_for_fastapi_limit(node: Node) -> None:
             assert http.get("/chat", headers=chatter).status_code == 200
             key = chatter["authorization"]
             wait_until(lambda left=left, key=key: remaining(node, "tokens", key) == left, "a drain")
+        assert http.get("/stream", headers=chatter).text == "An answer of a model"
+        wait_until(lambda: remaining(node, "chat", key) == 998, "the settle")
         denied = http.get("/chat", headers=chatter)
         assert denied.status_code == 429 and int(denied.headers["retry-after"]) > 60
 
@@ -156,7 +164,14 @@ def test_storage_for_flask_limiter_counts(node: Node) -> None:
 def test_client_prints_when_it_is_denied(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(6):
         run("Client", node)
-    assert re.fullmatch(r"retry after \d+ ms\n", capsys.readouterr().out)
+    printed = r"(one at a time\n){5}retry after \d+ ms\none at a time\n"
+    assert re.fullmatch(printed, capsys.readouterr().out)
+
+
+def test_job_that_runs_elsewhere_is_busy(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    with Client(node.url, deadline=5) as client, client.hold("nightly-report", "jobs"):
+        run("Client", node)
+    assert re.search(r"busy for \d+ ms\n", capsys.readouterr().out)
 
 
 def test_readme_prints_no_other_blocks() -> None:

@@ -8,8 +8,9 @@ use serde::de::DeserializeOwned;
 
 use crate::check::{Check, Refund};
 use crate::clock;
-use crate::decision::{AllAnswer, Decision, RefundAnswer, Usage};
+use crate::decision::{AllAnswer, Decision, RefundAnswer, RenewAnswer, SettleAnswer, Usage};
 use crate::error::{Error, Problem};
+use crate::hold::HoldName;
 use crate::node::{Call, Failure, Node, Reply};
 use crate::warnings::Warnings;
 
@@ -50,10 +51,26 @@ impl Calls {
         Ok(results)
     }
 
-    /// Charges all checks or none. A second call might charge them twice.
+    /// Charges all checks or none. Without an id in each, a second call might charge them twice.
     pub async fn all(&self, checks: &[&Check]) -> Result<AllAnswer, Error> {
         let call = self.post("/v1/check/all", &Checks { checks }, traceparent(checks))?;
-        answer_of(&self.ask(&Call { is_repeatable: false, ..call }).await?.body)
+        let is_repeatable = call.is_repeatable && checks.iter().all(|check| check.id.is_some());
+        answer_of(&self.ask(&Call { is_repeatable, ..call }).await?.body)
+    }
+
+    pub async fn settle(&self, name: &HoldName, cost: Option<u64>) -> Result<SettleAnswer, Error> {
+        #[derive(Serialize)]
+        struct Settlement<'a> {
+            #[serde(flatten)]
+            name: &'a HoldName,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            cost: Option<u64>,
+        }
+        answer_of(&self.ask(&self.post("/v1/settle", &Settlement { name, cost }, None)?).await?.body)
+    }
+
+    pub async fn renew(&self, name: &HoldName) -> Result<RenewAnswer, Error> {
+        answer_of(&self.ask(&self.post("/v1/renew", name, None)?).await?.body)
     }
 
     /// Repeats a refund by id only: a second one gives back nothing.

@@ -5,6 +5,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::decision::is_false;
+use crate::hold::HoldName;
 
 /// How a check charges a cost that does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -109,6 +110,16 @@ impl Check {
     pub(crate) fn set_id(&mut self, life: Duration) {
         self.id = Some(Uuid::new_v4().simple().to_string());
         self.id_ttl_ms = Some(u64::try_from(life.as_millis()).unwrap_or(u64::MAX).clamp(1000, 86_400_000));
+    }
+
+    /// Gives the check of a hold an id, unless its caller did. It lives as long as the hold.
+    pub(crate) fn set_hold_id(&mut self) {
+        self.id.get_or_insert_with(|| Uuid::new_v4().simple().to_string());
+    }
+
+    pub(crate) fn hold_name(&self) -> HoldName {
+        let name = HoldName::new(&*self.key, self.id.as_deref().unwrap_or_default());
+        self.policy.iter().fold(name, HoldName::policy)
     }
 
     /// Whether its repetition differs, since the node has to look for its record.

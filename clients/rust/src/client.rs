@@ -2,15 +2,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::calls::Calls;
 use crate::check::{Check, Refund};
 use crate::clock;
 use crate::coalesce::Coalescer;
-use crate::decision::{AllAnswer, Decision, RefundAnswer, Usage};
+use crate::decision::{AllAnswer, Decision, RefundAnswer, RenewAnswer, SettleAnswer, Usage};
 use crate::denials::{Denials, Known};
 use crate::error::{Error, Problem};
+use crate::hold::{Hold, HoldName};
 use crate::options::{InvalidOptions, Options};
 use crate::warnings::Warnings;
 
@@ -32,8 +33,8 @@ struct Shared {
     calls: Arc<Calls>,
     denials: Denials,
     coalescer: Option<Arc<Coalescer>>,
-    /// Has a permit for each charge that may follow a response.
-    pending: Semaphore,
+    /// Has a permit for each charge or settle that may follow a response.
+    pending: Arc<Semaphore>,
 }
 
 impl Client {
@@ -49,7 +50,7 @@ impl Client {
             denials: Denials::new(options.denial_cache),
             coalescer: options.coalesce.then(|| Arc::new(Coalescer::new(calls.clone()))),
             calls,
-            pending: Semaphore::new(MAX_PENDING as usize),
+            pending: Arc::new(Semaphore::new(MAX_PENDING as usize)),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -134,14 +135,57 @@ impl Client {
         results.collect::<Option<_>>().ok_or_else(|| Error::unavailable("the answer has too few results"))
     }
 
-    /// Charges up to 16 checks together, or none of them. The client never repeats this call, since
-    /// its checks have no ids.
+    /// Charges up to 16 checks together, or none of them. The client repeats this call only if each
+    /// check has an id.
     ///
     /// # Errors
     /// A node rejects a check, or none answers.
     pub async fn check_all(&self, checks: impl IntoIterator<Item = Check>) -> Result<AllAnswer, Error> {
         let checks: Vec<Check> = checks.into_iter().collect();
         self.shared.calls.all(&checks.iter().collect::<Vec<_>>()).await
+    }
+
+    /// Opens a hold of a check, which lasts until it is settled or dropped.
+    ///
+    /// The id is random, unless the check has one.
+    ///
+    /// # Errors
+    /// [`Error::Denied`] if the check is denied, or if the hold of its id has ended before.
+    /// [`Error::Problem`] if the policy has no hold, or a node rejects the check.
+    /// [`Error::Unavailable`] if no node answers.
+    pub async fn hold(&self, check: Check) -> Result<Hold, Error> {
+        self.hold_all([check]).await
+    }
+
+    /// Opens a hold of each of up to 16 checks, or of none. Checks under policies without a hold only
+    /// charge.
+    ///
+    /// # Errors
+    /// As [`Client::hold`].
+    pub async fn hold_all(&self, checks: impl IntoIterator<Item = Check>) -> Result<Hold, Error> {
+        let mut checks: Vec<Check> = checks.into_iter().collect();
+        checks.iter_mut().for_each(Check::set_hold_id);
+        // The opening goes on without its caller, and the hold ends then.
+        let opened = tokio::spawn(Hold::open(self.clone(), checks));
+        opened.await.unwrap_or_else(|end| Err(Error::unavailable(end))).map(Hold::received)
+    }
+
+    /// Ends a hold. `cost` replaces its charge. Without a cost the charge stays.
+    ///
+    /// # Errors
+    /// A node rejects the settle, or none answers.
+    pub async fn settle(&self, name: &HoldName, cost: Option<u64>) -> Result<SettleAnswer, Error> {
+        let answer = self.shared.calls.settle(name, cost).await;
+        self.shared.denials.forget(name.policy.as_deref(), &name.key);
+        answer
+    }
+
+    /// Lets a hold last for the `ttl` of its policy from now on.
+    ///
+    /// # Errors
+    /// A node rejects the renewal, or none answers.
+    pub async fn renew(&self, name: &HoldName) -> Result<RenewAnswer, Error> {
+        self.shared.calls.renew(name).await
     }
 
     /// Gives units back. The client repeats a refund by id only: a second one gives back nothing.
@@ -165,8 +209,9 @@ impl Client {
         self.shared.calls.usage(&check).await
     }
 
-    /// Waits for charges that layers make after their responses, and closes idle connections. Each
-    /// charge ends within the deadline. Call it after the server ended.
+    /// Waits for charges that layers make after their responses, and for settles of dropped holds.
+    /// Then it closes idle connections. Each call ends within the deadline. Call it after the server
+    /// ended.
     pub async fn close(&self) {
         // The semaphore is never closed.
         let _all = self.shared.pending.acquire_many(MAX_PENDING).await;
@@ -174,8 +219,8 @@ impl Client {
     }
 
     /// A place among the charges that [`Client::close`] waits for.
-    pub(crate) fn pend(&self) -> Option<SemaphorePermit<'_>> {
-        self.shared.pending.try_acquire().ok()
+    pub(crate) fn pend(&self) -> Option<OwnedSemaphorePermit> {
+        self.shared.pending.clone().try_acquire_owned().ok()
     }
 
     pub(crate) fn warnings(&self) -> &Warnings {

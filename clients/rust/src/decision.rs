@@ -45,6 +45,10 @@ pub enum Reason {
     DenyListed,
     /// The charge of this id was given back: a new attempt needs a new id.
     Refunded,
+    /// As many holds of the key are open as the policy allows.
+    InFlight,
+    /// The hold of this id has expired, and its charge was given back.
+    Expired,
     /// A value of a newer node.
     #[serde(untagged)]
     Other(String),
@@ -96,6 +100,9 @@ pub struct Decision {
     /// Whether the charge of the id was refunded. A new charge needs a new id.
     #[serde(default, skip_serializing_if = "is_false")]
     pub refunded: bool,
+    /// The hold that the check opened, or that its id opened before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<HoldState>,
 }
 
 impl Decision {
@@ -122,6 +129,93 @@ pub struct QuotaState {
     /// Units that the quota took of a drain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub charged: Option<u64>,
+}
+
+/// The hold of an id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct HoldState {
+    /// Time until the hold expires unless it is renewed, in ms; 0 after its end.
+    pub expires_in_ms: u64,
+    /// Open holds of the key, this one included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<u64>,
+    /// The most open holds of the key, if the policy bounds them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_flight_limit: Option<u64>,
+    /// The end of the hold of a repeated id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<HoldEnd>,
+}
+
+/// The end of a hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HoldEnd {
+    /// It was settled.
+    Settled,
+    /// It was not renewed in time.
+    Expired,
+    /// The counts of its key were reset.
+    Reset,
+    /// No node knows it.
+    UnknownId,
+    /// A value of a newer node.
+    #[serde(untagged)]
+    Other(String),
+}
+
+/// The answer to a settle, with the counts after it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct SettleAnswer {
+    /// False if the id has no hold.
+    pub settled: bool,
+    /// Why it is not settled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<HoldEnd>,
+    /// Units that the hold has charged.
+    #[serde(default)]
+    pub charged: u64,
+    /// Units that count again.
+    #[serde(default)]
+    pub refunded: u64,
+    /// Units above the charge that did not fit.
+    #[serde(default)]
+    pub owed: u64,
+    /// Whether an earlier settle made the answer.
+    #[serde(default)]
+    pub replayed: bool,
+    /// The limit of the binding quota, in units.
+    pub limit: Option<u64>,
+    /// The remaining units of the binding quota.
+    pub remaining: Option<u64>,
+    /// Time until a unit fits, in ms.
+    pub retry_after_ms: Option<u64>,
+    /// Time until the binding quota is whole again, in ms.
+    pub reset_after_ms: Option<u64>,
+    /// The name of the binding quota.
+    pub quota: Option<String>,
+    /// The part that answered.
+    pub source: Source,
+    /// Each quota of the policy.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quotas: Vec<QuotaState>,
+}
+
+/// The answer to a renewal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RenewAnswer {
+    /// Whether the hold is open.
+    pub renewed: bool,
+    /// Time until it expires, in ms.
+    #[serde(default)]
+    pub expires_in_ms: u64,
+    /// Why it is not renewed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<HoldEnd>,
 }
 
 /// How a node decided without the store.
@@ -175,6 +269,28 @@ pub struct Usage {
     /// The ticks of a sliding counter that are not 0, the newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ticks: Vec<Tick>,
+    /// The newest open holds, at most 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holds: Vec<UsageHold>,
+    /// The number of open holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<u64>,
+}
+
+/// An open hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct UsageHold {
+    /// The id of its check.
+    pub id: String,
+    /// The age of the hold, in ms.
+    pub age_ms: u64,
+    /// The units of its check.
+    pub cost: u64,
+    /// Time until it expires, in ms.
+    pub expires_in_ms: u64,
+    /// The cause of its charge.
+    pub meta: Option<String>,
 }
 
 /// A charge in a sliding log.

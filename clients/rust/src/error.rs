@@ -3,6 +3,8 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
+use crate::decision::Decision;
+
 type Cause = dyn std::error::Error + Send + Sync;
 
 /// A call without a decision.
@@ -14,11 +16,29 @@ pub enum Error {
     /// No node answered within the deadline.
     #[error(transparent)]
     Unavailable(Unavailable),
+    /// No hold was opened: the check is denied, or the hold of its id has ended before.
+    #[error("{} opens no hold: {}", .0.policy, denied(.0))]
+    Denied(Box<Decision>),
+}
+
+fn denied(decision: &Decision) -> String {
+    let ended = decision.hold.as_ref().and_then(|hold| hold.ended.as_ref());
+    let reason = ended.map_or_else(|| serde_json::to_value(&decision.reason), serde_json::to_value);
+    reason.ok().and_then(|reason| reason.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 impl Error {
     pub(crate) fn unavailable(cause: impl Into<Box<Cause>>) -> Self {
         Self::Unavailable(Unavailable { cause: Arc::from(cause.into()) })
+    }
+
+    /// Whether a node may have made the call without an answer.
+    pub(crate) fn may_have_happened(&self) -> bool {
+        match self {
+            Self::Problem(problem) => problem.status >= 500,
+            Self::Unavailable(_) => true,
+            Self::Denied(_) => false,
+        }
     }
 
     /// Whether the node rejected the check itself, and not its caller or its policy.
@@ -70,6 +90,14 @@ impl Problem {
     /// A body above the limit of a node, which is not sent.
     pub(crate) fn too_large() -> Self {
         Self::new("urn:tollgate:problem:too-large", "The body is too large", 413, "the call has more than 1 MiB")
+    }
+
+    /// Each hold under this policy would fail alike.
+    pub(crate) fn no_hold(policy: &str) -> Self {
+        let detail = format!(
+            "the policy \"{policy}\" opened no hold: add `hold: {{ttl: 60s}}` to it, and give the check a cost above 0"
+        );
+        Self::new("urn:tollgate:problem:no-hold", "The policy has no hold", 404, &detail)
     }
 
     fn new(kind: &str, title: &str, status: u16, detail: &str) -> Self {

@@ -70,6 +70,11 @@ pub struct LimitLayer {
     pub(crate) refund: Option<Answer<bool>>,
     pub(crate) body: Option<Body>,
     on_error: Option<OnError>,
+    /// Whether a request holds its cost, and a place, until its response has ended or its caller has
+    /// left. The service finds a [`HoldHandle`](crate::HoldHandle) among the extensions, and may set
+    /// the true cost. The policy needs a hold. `look`, `drain` and `refund` have no effect beside it.
+    #[setters(generate)]
+    pub(crate) hold: bool,
     /// Whether the check charges nothing, and only denies a cost that does not fit. With
     /// [`LimitLayer::drain`] it limits usage that is known only after the response.
     #[setters(generate)]
@@ -104,6 +109,7 @@ impl LimitLayer {
             refund: None,
             body: None,
             on_error: None,
+            hold: false,
             look: false,
             once: false,
             grpc: false,
@@ -218,11 +224,13 @@ impl LimitLayer {
             remote_ip(request)
         });
         // A node rejects an empty key. So a request without an address ends with 400.
-        let mut check = Check::new(key.unwrap_or_default()).once(self.once);
+        let mut check = Check::new(key.unwrap_or_default()).once(self.once && !self.hold);
         check.policy = self.policy.as_ref().map(|policy| policy(request));
         check.plan = self.plan.as_ref().and_then(|plan| plan(request));
         check.cost = self.cost.as_ref().map(|cost| cost(request));
-        if self.look || (check.cost == Some(0) && self.drain.is_some()) {
+        if self.hold {
+            // Its id is that of the hold.
+        } else if self.look || (check.cost == Some(0) && self.drain.is_some()) {
             // A cost of 0 is never denied, so the layer looks for one unit.
             check.cost = check.cost.filter(|cost| *cost > 0);
             check = check.look(true);

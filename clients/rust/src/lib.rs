@@ -42,6 +42,8 @@ mod client;
 
 mod check;
 
+mod hold;
+
 mod denials;
 
 mod coalesce;
@@ -76,9 +78,11 @@ mod warnings;
 pub use check::{Check, Over, QuotaSpec, Refund, safe_key};
 pub use client::Client;
 pub use decision::{
-    AllAnswer, Decision, Entry, Fallback, QuotaState, Reason, RefundAnswer, Source, Tick, TopMeta, Usage,
+    AllAnswer, Decision, Entry, Fallback, HoldEnd, HoldState, QuotaState, Reason, RefundAnswer, RenewAnswer,
+    SettleAnswer, Source, Tick, TopMeta, Usage, UsageHold,
 };
 pub use error::{Error, Problem, Unavailable, Violation};
+pub use hold::{Hold, HoldHandle, HoldName};
 pub use layer::{Answered, LimitLayer, OnFailure, remote_ip};
 pub use options::{InvalidOptions, Options};
 pub use service::{LimitService, ResponseBody};

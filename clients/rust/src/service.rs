@@ -66,30 +66,41 @@ where
         return Ok(response.map(BodyExt::boxed_unsync));
     }
     let check = limit.check(&head).await;
-    let mut passed = None;
-    match limit.client.check_detached(check.clone()).await {
+    let (mut passed, mut hold) = (None, None);
+    let answer = if limit.hold {
+        limit.client.hold(check.clone()).await.map(|opened| hold.insert(opened).decision().clone())
+    } else {
+        limit.client.check_detached(check.clone()).await
+    };
+    match answer {
         Ok(decision) if decision.allowed => {
             head.extensions.insert(decision.clone());
             passed = Some(decision);
         }
         Ok(decision) => return Ok(denied(&limit, &head, &decision)),
+        Err(Error::Denied(decision)) => return Ok(denied(&limit, &head, &decision)),
         Err(error) => {
             if let Some(response) = failed(&limit, &error) {
                 return Ok(response);
             }
         }
     }
-    let follows = limit.drain.is_some() || limit.refund.is_some();
+    if let Some(hold) = &hold {
+        head.extensions.insert(hold.handle());
+    }
+    let follows = !limit.hold && (limit.drain.is_some() || limit.refund.is_some());
     let mut drained = follows.then(|| Drained::new(limit, head.clone(), check));
     let response = inner.call(Request::from_parts(head, body)).await?;
     if let Some(drained) = &mut drained {
         drained.answer(response.status(), response.headers());
     }
-    let mut response = response.map(|body| match drained {
-        Some(mut drained) => body
+    let mut response = response.map(|body| match (drained, hold) {
+        (Some(mut drained), _) => body
             .inspect_frame(move |frame| drained.count(frame.data_ref().map_or(0, Bytes::len)))
             .boxed_unsync(),
-        None => body.boxed_unsync(),
+        // It ends with the body.
+        (None, Some(hold)) => body.inspect_frame(move |_| _ = &hold).boxed_unsync(),
+        (None, None) => body.boxed_unsync(),
     });
     if let Some(decision) = passed {
         let mut fields = HeaderMap::new();

@@ -10,6 +10,7 @@ use crate::error::{Error, Problem};
 #[derive(Debug, Default)]
 pub(crate) struct Warnings {
     policy: OnceLock<()>,
+    hold: OnceLock<()>,
     token: OnceLock<()>,
     deadline: OnceLock<()>,
     proxy: OnceLock<()>,
@@ -32,6 +33,9 @@ impl Warnings {
                         problem.detail
                     );
                 })
+            }
+            404 if problem.name() == "no-hold" => {
+                _ = self.hold.get_or_init(|| tracing::warn!("{}", problem.detail));
             }
             401 | 403 => {
                 _ = self.token.get_or_init(|| {

@@ -36,7 +36,8 @@ type testCase struct {
 type counter struct {
 	Policy    string `json:"policy"`
 	Key       string `json:"key"`
-	Remaining int64  `json:"remaining"`
+	Remaining *int64 `json:"remaining"`
+	InFlight  *int64 `json:"in_flight"`
 }
 
 // Options are those of the client and the middleware.
@@ -50,8 +51,10 @@ type Options struct {
 	DenialCacheMS *int `json:"denial_cache_ms"`
 
 	Policy    Header `json:"policy"`
+	Plan      Header `json:"plan"`
 	Key       Header `json:"key"`
 	Cost      Header `json:"cost"`
+	Hold      bool   `json:"hold"`
 	Look      bool   `json:"look"`
 	Once      bool   `json:"once"`
 	Skip      Header `json:"skip"`

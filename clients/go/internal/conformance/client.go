@@ -25,9 +25,15 @@ type step struct {
 	Allowed      int64           `json:"allowed"`
 	Together     []step          `json:"together"`
 	Stop         bool            `json:"stop"`
+	Until        *counter        `json:"until"`
+	PauseMS      int             `json:"pause_ms"`
+	While        []step          `json:"while"`
+	Cost         *int64          `json:"cost"`
+	Throws       bool            `json:"throws"`
 }
 
 type failure struct {
+	Denied      string `json:"denied"`
 	Unavailable bool   `json:"unavailable"`
 	Status      int    `json:"status"`
 	Problem     string `json:"problem"`
@@ -43,12 +49,15 @@ func RunClient(t *testing.T) {
 			urls, proxy := nodes.list(t, testCase.Nodes)
 			client := testCase.Options.client(t, urls)
 			for _, step := range testCase.Steps {
-				if step.Stop {
+				switch {
+				case step.Stop:
 					proxy.server.CloseClientConnections()
 					proxy.server.Listener.Close()
-					continue
+				case step.Until != nil:
+					step.Until.await(t, Options{}.client(t, []string{nodes.plain.URL()}))
+				default:
+					step.run(t, client)
 				}
-				step.run(t, client)
 			}
 			if proxy != nil {
 				proxy.verify(t, testCase.Seen)
@@ -60,6 +69,8 @@ func RunClient(t *testing.T) {
 func (s step) run(t *testing.T, client *tollgate.Client) {
 	t.Helper()
 	switch {
+	case s.PauseMS > 0:
+		time.Sleep(time.Duration(s.PauseMS) * time.Millisecond)
 	case s.Together != nil:
 		var all sync.WaitGroup
 		for _, each := range s.Together {
@@ -110,6 +121,13 @@ func (s step) once(t *testing.T, client *tollgate.Client) {
 
 func (f *failure) verify(t *testing.T, err error) {
 	t.Helper()
+	if f.Denied != "" {
+		var denied *tollgate.Denied
+		if !errors.As(err, &denied) || !strings.HasSuffix(denied.Error(), ": "+f.Denied) {
+			t.Errorf("want a denial for %s, got %v", f.Denied, err)
+		}
+		return
+	}
 	if f.Unavailable {
 		var unavailable *tollgate.Unavailable
 		if !errors.As(err, &unavailable) {
@@ -145,26 +163,51 @@ func (s step) ask(t *testing.T, client *tollgate.Client) (any, error) {
 		return client.CheckAll(ctx, checksOf(t, s.With))
 	case "usage":
 		return client.Usage(ctx, checkOf(t, s.With))
+	case "hold":
+		return s.hold(ctx, t, client)
+	case "settle":
+		return client.Settle(ctx, decoded[tollgate.Settlement](t, s.With))
+	case "renew":
+		return client.Renew(ctx, decoded[tollgate.HoldName](t, s.With))
 	case "refund":
-		return refund(ctx, t, client, s.With)
+		return client.Refund(ctx, decoded[tollgate.Refund](t, s.With))
 	}
 	t.Errorf("unknown call %q", s.Call)
 	return nil, nil
 }
 
-func refund(ctx context.Context, t *testing.T, client *tollgate.Client, with json.RawMessage) (any, error) {
-	var refund tollgate.Refund
-	if err := json.Unmarshal(with, &refund); err != nil {
+// hold returns the decision of the first check. The step has what happens while the hold is open.
+func (s step) hold(ctx context.Context, t *testing.T, client *tollgate.Client) (any, error) {
+	checks := checksOf(t, s.With)
+	if len(checks) == 0 {
+		checks = []tollgate.Check{checkOf(t, s.With)}
+	}
+	hold, err := client.Hold(ctx, checks...)
+	if err != nil {
+		return nil, err
+	}
+	for _, step := range s.While {
+		step.run(t, client)
+	}
+	if hold.Context().Err() != nil {
+		t.Errorf("the hold has ended: %v", context.Cause(hold.Context()))
+	}
+	if s.Cost != nil {
+		hold.SetCost(*s.Cost)
+	}
+	_, err = hold.Settle()
+	return hold.Decision(), err
+}
+
+func decoded[T any](t *testing.T, with json.RawMessage) (value T) {
+	if err := json.Unmarshal(with, &value); err != nil {
 		t.Error(err)
 	}
-	return client.Refund(ctx, refund)
+	return value
 }
 
 func checksOf(t *testing.T, with json.RawMessage) []tollgate.Check {
-	var body struct{ Checks []json.RawMessage }
-	if err := json.Unmarshal(with, &body); err != nil {
-		t.Error(err)
-	}
+	body := decoded[struct{ Checks []json.RawMessage }](t, with)
 	checks := make([]tollgate.Check, len(body.Checks))
 	for i, text := range body.Checks {
 		checks[i] = checkOf(t, text)

@@ -149,11 +149,21 @@ func (c *counter) await(t *testing.T, client *tollgate.Client) {
 	var last any
 	for range 500 {
 		usage, err := client.Usage(t.Context(), tollgate.Check{Policy: c.Policy, Key: c.Key})
-		if err == nil && *usage.Remaining == c.Remaining {
+		if err == nil && equal(c.Remaining, usage.Remaining) && equal(c.InFlight, usage.InFlight) {
 			return
 		}
 		last = usage
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Errorf("the usage never has %d remaining: %v", c.Remaining, asJSON(t, last))
+	t.Errorf("the usage never is %v: %v", asJSON(t, c), asJSON(t, last))
+}
+
+// equal reports whether a number is the wanted one, if one is wanted.
+func equal(want, got *int64) bool { return want == nil || got != nil && *want == *got }
+
+// SetCost gives a hold the cost in a header of its request.
+func SetCost(r *http.Request) {
+	if hold, used := tollgate.HoldFromContext(r.Context()), r.Header.Get("X-Used"); hold != nil && used != "" {
+		hold.SetCost(Number(used))
+	}
 }

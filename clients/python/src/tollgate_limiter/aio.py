@@ -11,15 +11,18 @@ import itertools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from httptools import HttpParserError, HttpResponseParser
 
 from .base import BaseClient
 from .calls import MAX_COALESCED, Call, Decide, Result, Shared
+from .hold import AsyncHold
 from .nodes import AttemptFailed, Failure, Node
+
+T = TypeVar("T")
 
 PARTS = 10
 # How long the end of a client waits for drains and refunds.
@@ -29,15 +32,18 @@ WAIT_SECONDS = 10.0
 LONGEST_WAIT_SECONDS = 0.005
 
 
-class AsyncClient(BaseClient):
+class AsyncClient(BaseClient[AsyncHold]):
     __doc__ = f"""{BaseClient.__doc__}
     Tasks share one client, and event loops too. Checks of one turn of a loop share a call.
     """
 
+    _hold_kind = AsyncHold
     check = BaseClient._check
     check_batch = BaseClient._check_batch
     check_all = BaseClient._check_all
     refund = BaseClient._refund
+    settle = BaseClient._settle
+    renew = BaseClient._renew
     usage = BaseClient._usage
     reset = BaseClient._reset
 
@@ -66,6 +72,15 @@ class AsyncClient(BaseClient):
 
     def _later(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self._part().start(coroutine)
+
+    def _start_task(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        return self._part().start(coroutine)
+
+    def _after(
+        self, seconds: float, make: Callable[[], Coroutine[Any, Any, None]]
+    ) -> asyncio.TimerHandle:
+        part = self._part()
+        return part.loop.call_later(seconds, lambda: part.start(make()))
 
     async def wait(self) -> None:
         """Waits for what goes on beside the callers in the running loop, such as drains."""
@@ -99,7 +114,7 @@ class _LoopPart:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fields: dict[str, str]) -> None:
         self.loop = loop
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
         self._waiting: list[_Waiting] = []
         self._under_way = 0
         self.idle: defaultdict[Node, list[_Connection]] = defaultdict(list)
@@ -143,10 +158,11 @@ class _LoopPart:
             if not waiting.result.done():
                 waiting.result.set_result(result)
 
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = self.loop.create_task(coroutine)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+        return task
 
     # ---- nodes ---------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
@@ -24,7 +25,7 @@ class TollgateMiddleware:
 
     `Options` describes the options. Without `client` the middleware makes one for `nodes`.
     Handlers find the decision in `scope["tollgate"]` and in `request.state.tollgate`. It is None
-    without one. Websockets pass unchecked.
+    without one. The hold of `hold` is `tollgate_hold`. Websockets pass unchecked.
     """
 
     def __init__(
@@ -54,7 +55,11 @@ class TollgateMiddleware:
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": verdict.refusal.body})
             return
-        scope["tollgate"] = scope.setdefault("state", {})["tollgate"] = verdict.decision
+        state = scope.setdefault("state", {})
+        scope["tollgate"] = state["tollgate"] = verdict.decision
+        # Another middleware may have a hold, too.
+        hold = verdict.hold or scope.get("tollgate_hold")
+        scope["tollgate_hold"] = state["tollgate_hold"] = hold
         # A server answers so for an application that sends nothing.
         head: Message = {"status": 500, "headers": []}
 
@@ -68,8 +73,10 @@ class TollgateMiddleware:
                 message = {**message, "headers": headers}
             await send(message)
 
+        held: Any = verdict.hold or contextlib.nullcontext()
         try:
-            await self._app(scope, receive, answer)
+            async with held:
+                await self._app(scope, receive, answer)
         finally:
             if self._limiter.finishes:
                 response = Response(head["status"], decoded(head.get("headers", ())))

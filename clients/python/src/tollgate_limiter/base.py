@@ -12,17 +12,27 @@ import math
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 from . import calls
 from .calls import Call, Result, Shared
 from .denials import Denials
 from .errors import ProblemError, TollgateError, Unavailable
+from .hold import BaseHold, Timer
 from .nodes import AttemptFailed, Attempts, Failure, Node, nodes as read_nodes
-from .types import Check, CheckAnswer, RefundAnswer, TogetherAnswer, Usage
+from .types import (
+    Check,
+    CheckAnswer,
+    RefundAnswer,
+    RenewAnswer,
+    SettleAnswer,
+    TogetherAnswer,
+    Usage,
+)
 
 T = TypeVar("T")
+H = TypeVar("H", bound=BaseHold)
 
 DEFAULT_NODE = "http://127.0.0.1:7070"
 # Three times the default timeout of a node's store, so that the node answers first.
@@ -38,7 +48,7 @@ MAX_NOTICES = 32
 log = logging.getLogger("tollgate_limiter")
 
 
-class BaseClient(ABC):
+class BaseClient(ABC, Generic[H]):
     """Asks nodes of Tollgate.
 
     `nodes` are URLs in the order of preference. `deadline` is in seconds, for a whole call. By
@@ -80,6 +90,8 @@ class BaseClient(ABC):
         if token:
             self._fields["authorization"] = f"Bearer {token}"
         self._start()
+
+    _hold_kind: type[H]
 
     @abstractmethod
     def _start(self) -> None:
@@ -140,8 +152,21 @@ class BaseClient(ABC):
         return found
 
     async def _check_all(self, checks: Sequence[Check]) -> TogetherAnswer:
-        """Charges all of 1 to 16 checks or none. The client never repeats this call."""
-        return await self._send(calls.check_all(checks))
+        """Charges all of 1 to 16 checks or none. It repeats only if each check has an id."""
+        return await self._send(calls.check_all(checks, self._retry))
+
+    async def _settle(
+        self, key: str, policy: str | None = None, *, id: str, cost: int | None = None
+    ) -> SettleAnswer:
+        """Ends the hold that a check with `id` opened. `cost` replaces its charge."""
+        try:
+            return await self._send(calls.settle(key, policy, id, cost, self._retry))
+        finally:
+            self._denials.forget(policy, key)
+
+    async def _renew(self, key: str, policy: str | None = None, *, id: str) -> RenewAnswer:
+        """Lets a hold last for the `ttl` of its policy from now on."""
+        return await self._send(calls.renew(key, policy, id, self._retry))
 
     async def _refund(
         self, key: str, policy: str | None = None, *, cost: int | None = None, id: str | None = None
@@ -164,6 +189,30 @@ class BaseClient(ABC):
             return await self._send(calls.usage("DELETE", key, policy))
         finally:
             self._denials.forget(policy, key)
+
+    # ---- holds ---------------------------------------------------------------------------------
+
+    def hold(
+        self,
+        key: str,
+        policy: str | None = None,
+        cost: int | None = None,
+        *,
+        meta: str | None = None,
+        id: str | None = None,
+        plan: str | None = None,
+        traceparent: str | None = None,
+    ) -> H:
+        """Holds `cost` and a place for the time of a `with` block, which raises `Denied` if denied.
+
+        By default the id is random. One of the caller has to belong to one holder at a time.
+        """
+        check: Check = {"key": key, "policy": policy, "cost": cost, "meta": meta, "id": id}
+        return self._hold_kind(self, [{**check, "plan": plan}], traceparent)
+
+    def hold_all(self, checks: Sequence[Check], traceparent: str | None = None) -> H:
+        """Holds all of 1 to 16 checks or none. Checks of policies without a hold only charge."""
+        return self._hold_kind(self, checks, traceparent)
 
     # ---- checks --------------------------------------------------------------------------------
 
@@ -242,6 +291,10 @@ class BaseClient(ABC):
         """
 
     @abstractmethod
+    def _after(self, seconds: float, make: Callable[[], Coroutine[Any, Any, None]]) -> Timer:
+        """Runs the coroutine that `make` returns after `seconds`, beside the caller."""
+
+    @abstractmethod
     def _later(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Runs `coroutine` beside the caller."""
 
@@ -274,6 +327,8 @@ class BaseClient(ABC):
             self.notice(
                 problem.detail, f"{text}of the node's. Until then its checks get no decision"
             )
+        elif error.name == "no-hold":
+            self.notice(problem.detail, problem.detail)
         elif problem.status in (401, 403):
             self.notice(
                 "token", "the node refused the token: set `token` to a check token of the node"

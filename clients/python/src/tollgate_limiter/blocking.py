@@ -16,6 +16,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .base import BaseClient
 from .calls import Call, Result, Shared
+from .hold import Hold
+from .later import Call as LaterCall, Later, run as run
 from .nodes import AttemptFailed, Failure, Node
 from .threads import ThreadCoalescer
 
@@ -26,36 +28,28 @@ MAX_IDLE = 64
 _Idle = deque[http.client.HTTPConnection]
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine that never suspends."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    coroutine.close()
-    raise TypeError("a function of a blocking middleware waits; use one that blocks, or ASGI")
-
-
 def _blocking(
-    method: Callable[Concatenate[BaseClient, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[BaseClient, P], T]:
-    def call(self: BaseClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    method: Callable[Concatenate[BaseClient[Any], P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BaseClient[Any], P], T]:
+    def call(self: BaseClient[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return run(method(self, *args, **kwargs))
 
     functools.update_wrapper(call, method)
     return call
 
 
-class Client(BaseClient):
+class Client(BaseClient[Hold]):
     __doc__ = f"""{BaseClient.__doc__}
     Threads share one client. After a fork each process gets connections of its own.
     """
 
+    _hold_kind = Hold
     check = _blocking(BaseClient._check)
     check_batch = _blocking(BaseClient._check_batch)
     check_all = _blocking(BaseClient._check_all)
     refund = _blocking(BaseClient._refund)
+    settle = _blocking(BaseClient._settle)
+    renew = _blocking(BaseClient._renew)
     usage = _blocking(BaseClient._usage)
     reset = _blocking(BaseClient._reset)
 
@@ -63,6 +57,7 @@ class Client(BaseClient):
         """Also after a fork: the connections and the other threads belong to the parent."""
         self._idle = {node: _Idle(maxlen=MAX_IDLE) for node in self._nodes}
         self._threads = ThreadCoalescer(self._decide_together, self._deadline)
+        self._calls_later = Later()
         _clients.add(self)
 
     async def _share(self, one: Shared) -> Result:
@@ -97,6 +92,9 @@ class Client(BaseClient):
 
     def _later(self, coroutine: Coroutine[Any, Any, None]) -> None:
         threading.Thread(target=run, args=(coroutine,), daemon=True).start()
+
+    def _after(self, seconds: float, make: Callable[[], Coroutine[Any, Any, None]]) -> LaterCall:
+        return self._calls_later.after(seconds, lambda: run(make()))
 
     def close(self) -> None:
         for idle in self._idle.values():

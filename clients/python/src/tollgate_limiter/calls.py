@@ -11,7 +11,17 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 from .errors import ProblemError, TollgateError, Unavailable, bad_key, too_large
-from .types import Check, CheckAnswer, Problem, RefundAnswer, TogetherAnswer, Usage, read
+from .types import (
+    Check,
+    CheckAnswer,
+    Problem,
+    RefundAnswer,
+    RenewAnswer,
+    SettleAnswer,
+    TogetherAnswer,
+    Usage,
+    read,
+)
 
 # The largest body that a node reads. It closes the connection of a longer call before its end.
 MAX_CALL_BYTES = 1024 * 1024
@@ -122,17 +132,32 @@ def _result(place: int, item: Any) -> Result:
     return error
 
 
-def check_all(checks: Sequence[Check]) -> Call[TogetherAnswer]:
+def check_all(checks: Sequence[Check], repeatable: bool) -> Call[TogetherAnswer]:
+    """Without an id in each check, a second call might charge twice."""
     body = _list(Shared.of(check).body for check in checks)
-    return Call("POST", "/v1/check/all", partial(read, TogetherAnswer), body, repeatable=False)
+    repeatable = repeatable and all(check.get("id") for check in checks)
+    return Call("POST", "/v1/check/all", partial(read, TogetherAnswer), body, body, repeatable)
 
 
 def refund(key: str, policy: str | None, cost: int | None, id: str | None) -> Call[RefundAnswer]:
     members = {"key": key, "policy": policy, "cost": cost, "id": id}
+    return _post("/v1/refund", RefundAnswer, members, id is not None)
+
+
+def settle(
+    key: str, policy: str | None, id: str, cost: int | None, repeatable: bool
+) -> Call[SettleAnswer]:
+    members = {"key": key, "policy": policy, "id": id, "cost": cost}
+    return _post("/v1/settle", SettleAnswer, members, repeatable)
+
+
+def renew(key: str, policy: str | None, id: str, repeatable: bool) -> Call[RenewAnswer]:
+    return _post("/v1/renew", RenewAnswer, {"key": key, "policy": policy, "id": id}, repeatable)
+
+
+def _post(path: str, kind: type[T], members: dict[str, Any], repeatable: bool) -> Call[T]:
     body = _utf8(_encode({name: value for name, value in members.items() if value is not None}))
-    return Call(
-        "POST", "/v1/refund", partial(read, RefundAnswer), body, body, repeatable=id is not None
-    )
+    return Call("POST", path, partial(read, kind), body, body, repeatable)
 
 
 def usage(method: str, key: str, policy: str | None, cost: int | None = None) -> Call[Usage]:

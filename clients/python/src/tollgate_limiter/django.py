@@ -6,7 +6,9 @@ TOLLGATE = {"nodes": "http://127.0.0.1:7070", "policy": "per-ip"}
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -18,7 +20,7 @@ from .base import DEFAULT_NODE, BaseClient
 from .blocking import Client, run
 from .fields import quota_fields
 from .limiter import Limiter
-from .request import Request, Response
+from .request import NO_RESPONSE, Request, Response
 
 
 class TollgateMiddleware:
@@ -26,7 +28,7 @@ class TollgateMiddleware:
 
     The setting `TOLLGATE` has the options of `Options`, and `nodes` or `client`: an `AsyncClient`
     on ASGI, else a `Client`. Functions get the request of Django as `raw`. The decision is
-    `request.tollgate`, or None without one.
+    `request.tollgate`, or None without one, and the hold `request.tollgate_hold`.
     """
 
     sync_capable = True
@@ -40,7 +42,9 @@ class TollgateMiddleware:
         options: Any = dict(getattr(settings, "TOLLGATE", {}))
         nodes = options.pop("nodes", DEFAULT_NODE)
         kind = AsyncClient if self._is_async else Client
-        self._client: BaseClient = options.pop("client", None) or kind(nodes)
+        self._client: BaseClient[Any] = options.pop("client", None) or kind(nodes)
+        self._start: Callable[[Coroutine[Any, Any, None]], None]
+        self._start = self._client._later if self._is_async else run
         self._limiter = Limiter(self._client, options)
 
     def __call__(self, request: HttpRequest) -> Any:
@@ -52,27 +56,62 @@ class TollgateMiddleware:
         verdict = await self._limiter.admit(asked)
         if (refusal := verdict.refusal) is not None:
             return HttpResponse(refusal.body, status=refusal.status, headers=dict(refusal.headers))
-        request.tollgate = verdict.decision
-        response = self._get_response(request)
-        if self._is_async:
-            response = await response
+        request.tollgate, request.tollgate_hold = verdict.decision, verdict.hold
+        try:
+            response = self._get_response(request)
+            if self._is_async:
+                response = await response
+        except BaseException:
+            # The caller has left.
+            if verdict.hold:
+                self._start(self._limiter.finish(asked, verdict, NO_RESPONSE))
+            raise
         if verdict.decision is not None:
             headers = response.headers
             for name, value in quota_fields(verdict.decision, headers.items()):
                 headers[name] = f"{headers[name]}, {value}" if name in headers else value
         if self._limiter.finishes:
             head = Response(response.status_code, response.headers.items())
-            self._finish_later(response, self._limiter.finish(asked, verdict, head))
+            finish = partial(self._limiter.finish, asked, verdict, head)
+            if self._is_async and not verdict.hold:
+                self._start(finish())
+            else:
+                self._finish_later(response, finish)
         return response
 
-    def _finish_later(self, response: HttpResponse, finish: Coroutine[Any, Any, None]) -> None:
-        if self._is_async:
-            self._client._later(finish)
-            return
-        close = response.close
+    def _finish_later(self, response: Any, finish: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        loop, close = asyncio.get_running_loop() if self._is_async else None, response.close
 
-        def close_and_finish() -> None:
+        def end() -> None:
+            if loop:
+                # Django closes in a thread.
+                loop.call_soon_threadsafe(lambda: self._start(finish()))
+            else:
+                self._start(finish())
+
+        def close_and_end() -> None:
             close()
-            run(finish)
+            end()
 
-        response.close = close_and_finish
+        response.close = close_and_end
+        if loop and response.streaming:
+            # On ASGI, Django does not close a stream that failed.
+            followed = _followed_async if response.is_async else _followed
+            response.streaming_content = followed(response.streaming_content, end)
+
+
+async def _followed_async(
+    content: AsyncIterator[bytes], end: Callable[[], None]
+) -> AsyncIterator[bytes]:
+    try:
+        async for part in content:
+            yield part
+    finally:
+        end()
+
+
+def _followed(content: Iterator[bytes], end: Callable[[], None]) -> Iterator[bytes]:
+    try:
+        yield from content
+    finally:
+        end()

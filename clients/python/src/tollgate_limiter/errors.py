@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .types import Problem, Violation
+from .types import Decision, Problem, Violation
 
 
 class TollgateError(Exception):
@@ -11,6 +11,23 @@ class TollgateError(Exception):
 
 class Unavailable(TollgateError):
     """No node returned a decision within the deadline. The check may have been charged."""
+
+
+class Denied(TollgateError):
+    """No hold was opened: the check is denied, or the hold of its id has ended before."""
+
+    def __init__(self, decision: Decision) -> None:
+        self.decision = decision
+        ended = decision.hold and decision.hold.ended
+        super().__init__(f"{decision.policy} opens no hold: {ended or decision.reason}")
+
+
+class HoldEnded(TollgateError):
+    """The work no longer has its place: its hold was not renewed in time, or has been ended."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the hold has ended: {reason}")
 
 
 class ProblemError(TollgateError):
@@ -42,3 +59,13 @@ def bad_key(detail: str) -> ProblemError:
     """As a node reports it, for a key that cannot be sent."""
     kind, title = "urn:tollgate:problem:invalid-request", "Invalid request"
     return ProblemError(Problem(kind, title, 422, detail, [Violation(detail, "/key")]))
+
+
+def no_hold(policy: str) -> ProblemError:
+    """Each hold of this policy would fail alike."""
+    kind, title = "urn:tollgate:problem:no-hold", "The policy has no hold"
+    detail = (
+        f'the policy "{policy}" opened no hold: add `hold: {{ttl: 60s}}` to it, and give the check '
+        "a cost above 0"
+    )
+    return ProblemError(Problem(kind, title, 404, detail))

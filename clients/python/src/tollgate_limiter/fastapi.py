@@ -13,7 +13,7 @@ from .base import DEFAULT_NODE
 from .errors import TollgateError
 from .fields import Refusal, quota_fields
 from .limiter import Limiter, Options
-from .types import CheckAnswer
+from .types import Decision
 
 
 class Refused(HTTPException):
@@ -27,9 +27,9 @@ class Refused(HTTPException):
 class RateLimit:
     """`Depends(RateLimit(policy="login"))` checks the requests of a route.
 
-    `Options` describes the options, without `drain` and `refund`: a dependency does not see the
-    response. `key` and the other functions get the request of FastAPI as `raw`. Handlers get the
-    decision from the dependency, or None without one.
+    `Options` describes the options, without `hold`, `drain` and `refund`: a dependency does not see
+    the response. `key` and the other functions get the request of FastAPI as `raw`. Handlers get
+    the decision from the dependency, or None without one.
     """
 
     def __init__(
@@ -42,9 +42,9 @@ class RateLimit:
         self._limiter = Limiter(client or AsyncClient(nodes), options)
         if self._limiter.finishes:
             fault = "a dependency does not see the response: use the middleware for"
-            raise TollgateError(f"{fault} `drain` and `refund`")
+            raise TollgateError(f"{fault} `hold`, `drain` and `refund`")
 
-    async def __call__(self, request: Request, response: Response) -> CheckAnswer | None:
+    async def __call__(self, request: Request, response: Response) -> Decision | None:
         verdict = await self._limiter.admit(requests.Request.of_asgi(request.scope, request))
         if verdict.refusal is not None:
             # The handlers of the running application. Otherwise the body would be FastAPI's.

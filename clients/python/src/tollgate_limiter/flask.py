@@ -13,7 +13,7 @@ from .base import DEFAULT_NODE
 from .blocking import Client, run
 from .fields import quota_fields
 from .limiter import Limiter, Options
-from .request import Request, Response
+from .request import NO_RESPONSE, Request, Response
 
 
 def rate_limit(
@@ -25,7 +25,8 @@ def rate_limit(
     """Checks each request before the view gets it.
 
     `Options` describes the options. Without `client` the decorator makes one for `nodes`. Functions
-    get the request of Flask as `raw`. The decision is `flask.g.tollgate`, or None without one.
+    get the request of Flask as `raw`. The decision is `flask.g.tollgate`, or None without one. The
+    hold of `hold` is `flask.g.tollgate_hold`.
     """
     limiter = Limiter(client or Client(nodes), options)
 
@@ -38,6 +39,8 @@ def rate_limit(
             if (refusal := verdict.refusal) is not None:
                 return flask.Response(refusal.body, refusal.status, refusal.headers)
             flask.g.tollgate = verdict.decision
+            # Another limit may have a hold, too.
+            flask.g.tollgate_hold = verdict.hold or flask.g.get("tollgate_hold")
 
             @flask.after_this_request
             def add(response: flask.Response) -> flask.Response:
@@ -49,7 +52,13 @@ def rate_limit(
                         response.headers.add(name, value)
                 return response
 
-            return flask.current_app.ensure_sync(view)(*args, **kwargs)
+            try:
+                return flask.current_app.ensure_sync(view)(*args, **kwargs)
+            except BaseException:
+                # The application may let it pass, without a response.
+                if verdict.hold:
+                    run(limiter.finish(request, verdict, NO_RESPONSE))
+                raise
 
         return limited
 

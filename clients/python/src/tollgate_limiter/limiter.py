@@ -12,10 +12,11 @@ from hashlib import sha256
 from typing import Any, Literal, TypedDict
 
 from .base import BaseClient, log
-from .errors import ProblemError, TollgateError, bad_key
+from .errors import Denied, ProblemError, TollgateError, bad_key
 from .fields import Refusal, bad_request, denial, no_decision
+from .hold import BaseHold
 from .request import Request, Response
-from .types import Check, CheckAnswer, Decision
+from .types import Check, Decision
 
 Body = str | bytes | dict[str, Any]
 
@@ -30,6 +31,7 @@ class Options(TypedDict, total=False):
     """The options that all middlewares share. A function may be asynchronous, except in WSGI.
 
     - Without a `key` the address counts. A request for which `skip` is true does not count.
+    - `hold` holds the cost and a place until the response has ended. The handler may set its cost.
     - `look` denies when nothing is left, but charges nothing. `once` charges once over retries.
     - `drain` returns units to charge after the response, and `refund` whether to give back.
     - Without a decision requests pass (`on_failure="open"`) or get 503 (`"closed"`).
@@ -42,6 +44,7 @@ class Options(TypedDict, total=False):
     cost: int | Callable[[Request], int | Awaitable[int]]
     skip: Callable[[Request], bool | Awaitable[bool]] | None
     plan: str | Callable[[Request], str | Awaitable[str | None] | None] | None
+    hold: bool
     look: bool
     once: bool
     drain: Callable[[Request, Response], int | Awaitable[int | None] | None] | None
@@ -57,12 +60,13 @@ class Verdict:
     """Without a refusal the request passes. Without a check it is not counted."""
 
     check: Check | None = None
-    decision: CheckAnswer | None = None
+    decision: Decision | None = None
     refusal: Refusal | None = None
+    hold: BaseHold | None = None
 
 
 class Limiter:
-    def __init__(self, client: BaseClient, options: Options) -> None:
+    def __init__(self, client: BaseClient[Any], options: Options) -> None:
         known = Options.__annotations__
         if unknown := options.keys() - known.keys():
             raise TollgateError(f"no option {', '.join(unknown)}; there are {', '.join(known)}")
@@ -73,6 +77,10 @@ class Limiter:
             raise TollgateError("`look` charges nothing to give back: remove it, or `refund`")
         self.client = client
         self.finishes = bool(options.get("drain") or options.get("refund"))
+        if options.get("hold"):
+            if self.finishes or options.get("look"):
+                raise TollgateError("`hold` settles the cost: remove `look`, `drain` and `refund`")
+            self.finishes = True
         self._options = options
         self._silent_until = 0.0
 
@@ -85,7 +93,15 @@ class Limiter:
         try:
             verdict.check = await self._check(request)
             trace = request.headers.get("traceparent")
-            verdict.decision = await self.client._decide(verdict.check, trace)
+            if self._options.get("hold"):
+                hold = self.client.hold_all([verdict.check], trace)
+                await _of(hold.open)
+                hold._keep()
+                verdict.decision, verdict.hold = hold.decision, hold
+            else:
+                verdict.decision = await self.client._decide(verdict.check, trace)
+        except Denied as error:
+            verdict.decision = error.decision
         except TollgateError as error:
             self.report(error)
             if isinstance(error, ProblemError) and error.is_bad_check:
@@ -160,6 +176,9 @@ class Limiter:
         if check is None or verdict.refusal is not None:
             return
         try:
+            if verdict.hold:
+                await _of(verdict.hold.settle)
+                return
             if units := await _of(options.get("drain"), request, response):
                 drain: Check = {"key": check["key"], "policy": check["policy"], "over": "drain"}
                 drain |= {"plan": check.get("plan"), "cost": units}

@@ -134,9 +134,9 @@ _last = ContextVar("tollgate_last", default=None)
 class _Counts:
     """The counts of a storage on nodes. With a blocking client its methods never suspend."""
 
-    def __init__(self, kind: type[BaseClient], uri: str, options: dict[str, Any]) -> None:
+    def __init__(self, kind: type[BaseClient[Any]], uri: str, options: dict[str, Any]) -> None:
         self._options = _options(uri, options)
-        self._client: BaseClient = self._options.client(kind)
+        self._client: BaseClient[Any] = self._options.client(kind)
 
     async def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         return limit > 0 and (await self._hit(self._moving(key, limit, expiry, amount))).allowed

@@ -56,6 +56,16 @@ class Fallback:
 
 
 @dataclass(slots=True)
+class HoldState:
+    """The hold of an id. `ended` says how that of a repeated id ended."""
+
+    expires_in_ms: int
+    in_flight: int | None = None
+    in_flight_limit: int | None = None
+    ended: str | None = None
+
+
+@dataclass(slots=True)
 class Decision:
     """`limit`, `remaining`, `reset_after_ms` and `quota` describe the binding quota.
 
@@ -79,6 +89,7 @@ class Decision:
     fallback: Fallback | None = None
     replayed: bool = False
     owed: int | None = None
+    hold: HoldState | None = None
 
 
 @dataclass(slots=True)
@@ -93,6 +104,45 @@ class RefundAnswer(Decision):
     """The decision for cost 0, and the most units that any quota got back."""
 
     refunded: int = field(kw_only=True)
+
+
+@dataclass(slots=True)
+class SettleAnswer:
+    """The end of a hold, and the counts after it. `reason` says why it is not settled."""
+
+    settled: bool
+    limit: int | None
+    remaining: int | None
+    retry_after_ms: int | None
+    reset_after_ms: int | None
+    quota: str | None
+    source: str
+    quotas: list[QuotaState] = field(default_factory=list)
+    charged: int = 0
+    refunded: int = 0
+    owed: int = 0
+    replayed: bool = False
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class RenewAnswer:
+    """Whether the hold is open, and for how long. `reason` says why it is not."""
+
+    renewed: bool
+    expires_in_ms: int
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class UsageHold:
+    """One open hold."""
+
+    id: str
+    age_ms: int
+    cost: int
+    expires_in_ms: int
+    meta: str | None
 
 
 @dataclass(slots=True)
@@ -128,6 +178,8 @@ class Usage(Decision):
     entries: list[UsageEntry] | None = None
     top_metas: list[TopMeta] | None = None
     ticks: list[Tick] | None = None
+    holds: list[UsageHold] | None = None
+    in_flight: int | None = None
 
 
 @dataclass(slots=True)
@@ -168,6 +220,8 @@ T = TypeVar("T")
 _NESTED: dict[str, Any] = {
     "quotas": QuotaState,
     "fallback": Fallback,
+    "hold": HoldState,
+    "holds": UsageHold,
     "entries": UsageEntry,
     "top_metas": TopMeta,
     "ticks": Tick,

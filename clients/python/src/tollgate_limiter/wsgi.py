@@ -23,7 +23,8 @@ class TollgateMiddleware:
     """Checks each request before `app` gets it.
 
     `Options` describes the options. Without `client` the middleware makes one for `nodes`.
-    Handlers find the decision in `environ["tollgate"]`. It is None without one.
+    Handlers find the decision in `environ["tollgate"]`. It is None without one. The hold of `hold`
+    is `environ["tollgate_hold"]`.
     """
 
     def __init__(
@@ -46,6 +47,8 @@ class TollgateMiddleware:
             )
             return [refusal.body]
         environ["tollgate"] = verdict.decision
+        # Another middleware may have a hold, too.
+        environ["tollgate_hold"] = verdict.hold or environ.get("tollgate_hold")
         response = NO_RESPONSE
 
         def start(status: str, headers: Fields, *exc_info: Any) -> Any:
@@ -62,18 +65,30 @@ class TollgateMiddleware:
         except BaseException:
             run(self._limiter.finish(request, verdict, NO_RESPONSE))
             raise
-        return _Finished(body, lambda: run(self._limiter.finish(request, verdict, response)))
+
+        def finish() -> None:
+            run(self._limiter.finish(request, verdict, response))
+
+        return _Finished(body, finish, verdict.hold)
 
 
 class _Finished:
     """The body of a response. The server closes it after it has sent it."""
 
-    def __init__(self, body: Iterable[bytes], finish: Callable[[], None]) -> None:
+    def __init__(self, body: Iterable[bytes], finish: Callable[[], None], hold: Any) -> None:
         self._body = body
         self._finish = finish
+        self._hold = hold
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._body)
+        if not self._hold:
+            return iter(self._body)
+        return self._held()
+
+    def _held(self) -> Iterator[bytes]:
+        for part in self._body:
+            self._hold.raise_if_ended()
+            yield part
 
     def close(self) -> None:
         try:

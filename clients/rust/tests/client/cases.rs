@@ -128,13 +128,19 @@ pub fn layer_of(case: &Value, client: Client) -> LimitLayer {
             move |request: &Parts| request.headers.get(&name).and_then(|plan| plan.to_str().ok()).map(str::to_owned);
         layer = layer.policy_of(move |request| plan(request).unwrap_or_else(|| "default".to_owned()));
     }
+    if let Some(plan) = options["plan"].as_str() {
+        layer = layer.plan(plan);
+    }
+    if let Some(name) = header("plan") {
+        layer = layer.plan_of(move |request| Some(request.headers.get(&name)?.to_str().ok()?.to_owned()));
+    }
     if let Some(units) = options["cost"].as_u64() {
         layer = layer.cost(move |_| units);
     }
     if let Some(name) = header("refund") {
         layer = layer.refund(move |request, _| request.headers.contains_key(&name));
     }
-    layer = layer.look(options["look"] == true).once(options["once"] == true);
+    layer = layer.look(options["look"] == true).once(options["once"] == true).hold(options["hold"] == true);
     if let Some(name) = header("key") {
         layer = layer.key(move |request| request.headers.get(&name).map(safe_key));
     }
@@ -178,8 +184,8 @@ fn fresh(case: &Value) -> Value {
     let text = case.to_string().replace("{key}", &key).replace("{long}", &"k".repeat(2000));
     let case: Value = serde_json::from_str(&text).unwrap();
     known(&case, &["name", "nodes", "options", "needs", "reset", "steps", "requests", "seen"]);
-    let options = "deadline_ms retry coalesce denial_cache_ms token ca_file policy key cost look once skip drain refund \
-                   on_failure status body";
+    let options = "deadline_ms retry coalesce denial_cache_ms token ca_file policy plan key cost hold look once skip drain \
+                   refund on_failure status body";
     known(&case["options"], &options.split(' ').collect::<Vec<_>>());
     case
 }

@@ -1,10 +1,12 @@
+use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tollgate_limiter::{Check, Client, Error, Over, QuotaSpec, Refund};
+use tollgate_limiter::{Check, Client, Error, HoldName, Over, QuotaSpec, Refund};
 
-use crate::cases::{self, List, Nodes, client_of, known, lacks, read, run_all};
+use crate::cases::{self, List, Nodes, client, client_of, known, lacks, read, run_all};
+use crate::layer_cases::wait_until;
 use crate::matching::assert_matches;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -21,6 +23,8 @@ async fn client_passes_the_shared_cases() {
             for step in case["steps"].as_array().unwrap() {
                 if step["stop"] == true {
                     list.proxy.as_ref().expect("a proxy").stop();
+                } else if let Some(until) = step.get("until") {
+                    wait_until(until, &self::client(&nodes.plain.url())).await;
                 } else {
                     run(&client, step).await;
                 }
@@ -31,29 +35,33 @@ async fn client_passes_the_shared_cases() {
     .await;
 }
 
-async fn run(client: &Client, step: &Value) {
-    known(
-        step,
-        &["call", "with", "traceparent", "expect", "fails", "within_ms", "concurrently", "allowed", "together"],
-    );
-    if let Some(steps) = step.get("together") {
-        let mut all = JoinSet::new();
-        for step in steps.as_array().unwrap().clone() {
-            let client = client.clone();
-            all.spawn(async move { once(&client, &step).await });
+/// A step may have others, so its future is a box.
+fn run<'a>(client: &'a Client, step: &'a Value) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    Box::pin(async move {
+        let members = "call with traceparent expect fails within_ms concurrently allowed together pause_ms while cost \
+                   throws";
+        known(step, &members.split(' ').collect::<Vec<_>>());
+        if let Some(pause) = step["pause_ms"].as_u64() {
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        } else if let Some(steps) = step.get("together") {
+            let mut all = JoinSet::new();
+            for step in steps.as_array().unwrap().clone() {
+                let client = client.clone();
+                all.spawn(async move { once(&client, &step).await });
+            }
+            all.join_all().await;
+        } else if let Some(number) = step["concurrently"].as_u64() {
+            let mut all = JoinSet::new();
+            for _ in 0..number {
+                let (client, step) = (client.clone(), step.clone());
+                all.spawn(async move { ask(&client, &step).await.unwrap() });
+            }
+            let allowed = all.join_all().await.iter().filter(|answer| answer["allowed"] == true).count();
+            assert_eq!(json!(allowed), step["allowed"], "allowed of {number}");
+        } else {
+            once(client, step).await;
         }
-        all.join_all().await;
-    } else if let Some(number) = step["concurrently"].as_u64() {
-        let mut all = JoinSet::new();
-        for _ in 0..number {
-            let (client, step) = (client.clone(), step.clone());
-            all.spawn(async move { ask(&client, &step).await.unwrap() });
-        }
-        let allowed = all.join_all().await.iter().filter(|answer| answer["allowed"] == true).count();
-        assert_eq!(json!(allowed), step["allowed"], "allowed of {number}");
-    } else {
-        once(client, step).await;
-    }
+    })
 }
 
 async fn once(client: &Client, step: &Value) {
@@ -72,7 +80,13 @@ async fn once(client: &Client, step: &Value) {
 }
 
 fn verify_failure(want: &Value, error: &Error) {
-    known(want, &["unavailable", "status", "problem", "pointer"]);
+    known(want, &["denied", "unavailable", "status", "problem", "pointer"]);
+    if let Some(denied) = want.get("denied") {
+        let Error::Denied(decision) = error else { panic!("{error}") };
+        let ended = decision.hold.as_ref().and_then(|hold| hold.ended.as_ref());
+        assert_eq!(denied, &ended.map_or_else(|| json!(decision.reason), |end| json!(end)), "{error}");
+        return;
+    }
     let Error::Problem(problem) = error else {
         assert_eq!(want, &json!({"unavailable": true}), "{error}");
         return;
@@ -98,6 +112,10 @@ async fn ask(client: &Client, step: &Value) -> Result<Value, Error> {
         None => check_of(with),
     };
     let checks = || with["checks"].as_array().unwrap().iter().map(check);
+    if step["call"] == "hold" {
+        let checks = if with.get("checks").is_some() { checks().collect() } else { vec![check(with)] };
+        return hold(client, step, checks).await;
+    }
     Ok(match step["call"].as_str().unwrap() {
         "check" => value(client.check(check(with)).await?),
         "checkBatch" => {
@@ -109,9 +127,41 @@ async fn ask(client: &Client, step: &Value) -> Result<Value, Error> {
         }
         "checkAll" => value(client.check_all(checks()).await?),
         "refund" => value(client.refund(refund_of(with)).await?),
+        "settle" => value(client.settle(&name_of(with), with["cost"].as_u64()).await?),
+        "renew" => value(client.renew(&name_of(with)).await?),
         "usage" => value(client.usage(check(with)).await?),
         call => panic!("unknown call {call}"),
     })
+}
+
+/// The decision of the first check. The step has what happens while the hold is open.
+async fn hold(client: &Client, step: &Value, checks: Vec<Check>) -> Result<Value, Error> {
+    let hold = client.hold_all(checks).await?;
+    for step in step["while"].as_array().unwrap() {
+        run(client, step).await;
+    }
+    assert!(!hold.is_ended(), "{:?}", hold.ended().await);
+    let decision = value(hold.decision());
+    if let Some(cost) = step["cost"].as_u64() {
+        hold.set_cost(cost);
+    }
+    if step["throws"] == true {
+        let failed = tokio::spawn(async move {
+            let _hold = hold;
+            panic!("the work fails");
+        });
+        assert!(failed.await.is_err());
+        client.close().await;
+    } else {
+        hold.end().await?;
+    }
+    Ok(decision)
+}
+
+fn name_of(with: &Value) -> HoldName {
+    known(with, &["policy", "key", "id", "cost"]);
+    let text = |name: &str| with[name].as_str().unwrap();
+    HoldName::new(text("key"), text("id")).policy(text("policy"))
 }
 
 fn value<T: serde::Serialize>(answer: T) -> Value {
@@ -119,11 +169,14 @@ fn value<T: serde::Serialize>(answer: T) -> Value {
 }
 
 fn check_of(with: &Value) -> Check {
-    known(with, &["policy", "key", "cost", "meta", "id", "once", "look", "quotas", "over"]);
+    known(with, &["policy", "key", "plan", "cost", "meta", "id", "once", "look", "quotas", "over"]);
     let mut check = Check::new(with["key"].as_str().unwrap()).once(with["once"] == true).look(with["look"] == true);
     let text = |name: &str| with[name].as_str();
     if let Some(policy) = text("policy") {
         check = check.policy(policy);
+    }
+    if let Some(plan) = text("plan") {
+        check = check.plan(plan);
     }
     if let Some(units) = with["cost"].as_u64() {
         check = check.cost(units);

@@ -91,15 +91,16 @@ fn verify(want: &Value, response: &Response<Bytes>) {
     }
 }
 
-async fn wait_until(until: &Value, client: &Client) {
-    known(until, &["policy", "key", "remaining"]);
-    let mut last = None;
+pub async fn wait_until(until: &Value, client: &Client) {
+    known(until, &["policy", "key", "remaining", "in_flight"]);
+    let mut last = Value::Null;
     for _ in 0..3000 {
-        last = client.usage(counter(&until["policy"], &until["key"])).await.unwrap().decision.remaining;
-        if json!(last) == until["remaining"] {
+        let usage = client.usage(counter(&until["policy"], &until["key"])).await.unwrap();
+        last = json!({"remaining": usage.decision.remaining, "in_flight": usage.in_flight});
+        if ["remaining", "in_flight"].iter().all(|name| until.get(name).is_none_or(|want| want == &last[name])) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("{last:?} remaining, want {until}");
+    panic!("{last}, want {until}");
 }

@@ -36,6 +36,8 @@ mod coalescing;
 
 mod layer;
 
+mod holds;
+
 mod late;
 
 mod recipes;

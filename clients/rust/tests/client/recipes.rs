@@ -8,7 +8,7 @@ use axum::routing::get;
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 use serde_json::json;
-use tollgate_limiter::{Check, Client, Decision, LimitLayer};
+use tollgate_limiter::{Check, Client, Decision, HoldHandle, LimitLayer, OnFailure};
 
 use crate::browser::Browser;
 use crate::cases::client;
@@ -48,6 +48,31 @@ fn tokens_after_the_answer(client: Client) -> LimitLayer {
     })
 }
 
+async fn answer() -> (&'static str, u64) {
+    ("An answer of a model", 5)
+}
+
+fn tokens_and_places(client: Client, app: Router) -> Router {
+    let chat = async |Extension(hold): Extension<HoldHandle>| {
+        let (text, tokens) = answer().await;
+        hold.set_cost(tokens);
+        text
+    };
+    let limit = LimitLayer::new(client).policy("chat").key(user).cost(|_| 900).hold(true);
+    app.route("/chat", get(chat)).layer(limit.on_failure(OnFailure::Closed))
+}
+
+async fn run_job(client: &Client, customer: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let run = async || 5;
+    let hold = client.hold(Check::new(customer).policy("jobs").cost(900)).await?;
+    let tokens = tokio::select! {
+        tokens = run() => tokens,
+        end = hold.ended() => return Err(format!("the hold has ended: {end:?}").into()),
+    };
+    hold.settle(tokens).await?;
+    Ok(())
+}
+
 fn failed_logins_only(client: Client) -> LimitLayer {
     LimitLayer::new(client)
         .policy("logins")
@@ -78,9 +103,18 @@ fn dense(text: &str) -> String {
 
 #[test]
 fn readme_prints_the_recipes_that_run_here() {
-    for name in ["by_user", "tokens_after_the_answer", "failed_logins_only", "by_plan", "several_limits"] {
-        let (_, function) = SOURCE.split_once(&format!("\nfn {name}(")).unwrap();
-        let (_, body) = function.split_once("{\n").unwrap();
+    let start = |name: &str| if name == "run_job" { "    let run = async || 5;\n" } else { "{\n" };
+    for name in [
+        "by_user",
+        "tokens_after_the_answer",
+        "tokens_and_places",
+        "run_job",
+        "failed_logins_only",
+        "by_plan",
+        "several_limits",
+    ] {
+        let (_, function) = SOURCE.split_once(&format!("fn {name}(")).unwrap();
+        let (_, body) = function.split_once(start(name)).unwrap();
         let (body, _) = body.split_once("\n}\n").unwrap();
         assert!(dense(README).contains(&dense(body)), "README does not print {name}:\n{body}");
     }
@@ -94,6 +128,8 @@ const POLICIES: &str = "policies:
   logins: {quotas: [3 per 1h], timeout: 5s}
   free: {quotas: [1 per 1h], timeout: 5s}
   pro: {quotas: [5 per 1h], timeout: 5s}
+  chat: {quotas: [1000 per 1h], hold: {ttl: 30s}, timeout: 5s}
+  jobs: {quotas: [1000 per 1h], hold: {ttl: 30s, in_flight: 1}, timeout: 5s}
 ";
 
 struct App {
@@ -172,6 +208,21 @@ async fn tokens_are_charged_after_the_answer_and_then_deny() {
         app.until_remaining("tokens", "u", left).await;
     }
     assert_eq!(app.get(&[("x-user", "u"), ("x-tokens", "600")]).await.status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test]
+async fn answer_costs_its_tokens_and_a_job_runs_once_at_a_time() {
+    let app = App::start(tokens_and_places).await;
+    let headers = [(http::HeaderName::from_static("x-user"), "u".parse().unwrap())];
+    let url = format!("{}/chat", app.url);
+    let response = Browser::new().send(Method::GET, &url, HeaderMap::from_iter(headers), Bytes::new()).await;
+    assert_eq!(response.body(), "An answer of a model");
+    app.until_remaining("chat", "u", 995).await;
+    run_job(&app.client, "anna").await.unwrap();
+    assert_eq!(app.remaining("jobs", "anna").await, Some(995));
+    let _running = app.client.hold(Check::new("anna").policy("jobs")).await.unwrap();
+    let denied = run_job(&app.client, "anna").await.unwrap_err();
+    assert_eq!(denied.to_string(), "jobs opens no hold: in_flight");
 }
 
 #[tokio::test]

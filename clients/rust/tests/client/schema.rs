@@ -4,7 +4,10 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use tollgate_limiter::{AllAnswer, Check, Decision, Over, Problem, QuotaSpec, Refund, RefundAnswer, Usage};
+use tollgate_limiter::{
+    AllAnswer, Check, Decision, HoldName, Over, Problem, QuotaSpec, Refund, RefundAnswer, RenewAnswer, SettleAnswer,
+    Usage,
+};
 
 use crate::browser::Browser;
 use crate::node::Node;
@@ -30,6 +33,8 @@ async fn types_match_the_schema_of_a_node() {
     schemas.verify_answer::<AllAnswer>("TogetherAnswer");
     schemas.verify_answer::<RefundAnswer>("RefundAnswer");
     schemas.verify_answer::<Usage>("Usage");
+    schemas.verify_answer::<SettleAnswer>("SettleResult");
+    schemas.verify_answer::<RenewAnswer>("RenewResult");
     schemas.verify_answer::<Problem>("Problem");
 
     let quotas = [QuotaSpec::limit(1, "1h").name("a"), QuotaSpec::rate("1 per 1h", 2).name("b")];
@@ -48,6 +53,7 @@ async fn types_match_the_schema_of_a_node() {
     schemas.verify_call("CheckTogether", &Check::new("k").policy("p").cost(0).meta("m"));
     schemas.verify_call("Refund", &Refund::by_cost("k", 1).policy("p"));
     schemas.verify_call("Refund", &Refund::by_id("k", "i").policy("p"));
+    schemas.verify_call("HoldId", &HoldName::new("k", "i").policy("p"));
 }
 
 impl Schemas {

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use axum::Router;
 use axum::routing::get;
+use axum::{Extension, Router};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HOST};
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -18,7 +18,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
-use tollgate_limiter::LimitLayer;
+use tollgate_limiter::{HoldHandle, LimitLayer};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -170,7 +170,13 @@ impl Host {
     /// Runs an application that answers `hello` behind the layer, and returns its URL.
     pub async fn start(self, layer: LimitLayer) -> String {
         match self {
-            Self::Axum => run(Router::new().route("/", get(async || "hello")).layer(layer)).await,
+            Self::Axum => {
+                let answer = async |hold: Option<Extension<HoldHandle>>, headers: HeaderMap| {
+                    set_cost(hold.map(|Extension(hold)| hold).as_ref(), &headers);
+                    "hello"
+                };
+                run(Router::new().route("/", get(answer)).layer(layer)).await
+            }
             Self::Hyper => {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 let url = format!("http://{}", listener.local_addr().unwrap());
@@ -202,6 +208,13 @@ pub async fn run(app: Router) -> String {
     url
 }
 
+/// The true cost of a request is that of its header.
+fn set_cost(hold: Option<&HoldHandle>, headers: &HeaderMap) {
+    if let (Some(hold), Some(used)) = (hold, headers.get("x-used")) {
+        hold.set_cost(used.to_str().unwrap().parse().unwrap());
+    }
+}
+
 /// A service that insists on `poll_ready` before each call, as some do.
 struct Hello {
     is_ready: bool,
@@ -223,7 +236,8 @@ impl<B> Service<Request<B>> for Hello {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Request<B>) -> Self::Future {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        set_cost(request.extensions().get(), request.headers());
         assert!(std::mem::take(&mut self.is_ready), "a call of a service that is not ready");
         std::future::ready(Ok(Response::new(Full::from("hello"))))
     }
