@@ -56,6 +56,7 @@ mod candidate;
 mod plans;
 
 mod hold;
+
 mod lease;
 
 mod notify;

@@ -70,7 +70,7 @@ pub fn wait(
         state.charge_at(quota, now, start, cost);
         entries.extend((has_id || span > 0).then(|| Some(state.take_place(now, start))));
     }
-    let receipt = (has_id && cost > 0).then_some(Receipt { at: start, cost, parts: None, entries, kept: 0 });
+    let receipt = (has_id && cost > 0).then_some(Receipt { at: start, cost, kept: 0, parts: None, entries });
     let mut decided = ruled(policy, states, now, cost, true);
     decided.verdicts.iter_mut().for_each(|verdict| verdict.start_after = span);
     (decided, receipt)

@@ -12,8 +12,9 @@ pub(super) mod bounds;
 
 mod members;
 
-pub(super) mod hold;
 pub(super) mod overrides;
+
+pub(super) mod hold;
 
 pub(super) mod parse;
 
