@@ -52,8 +52,8 @@ pub(super) async fn respond(
     Ok(response)
 }
 
-/// Reads the body, up to `most` bytes, and the query of a call. The permit to parse a heavy body ends here, since a slow
-/// store must not refuse calls.
+/// Reads the body, up to `most` bytes, and the query of a call. The permit to parse a heavy body
+/// ends here, since a slow store must not refuse calls.
 pub(super) async fn read<B, Q>(
     node: &Node,
     head: &Parts,
