@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::support::tls::Authority;
-use crate::support::{Node, TOLLGATE, file_with, http, node_with};
+use crate::support::{Node, TOLLGATE, file_with, http, node_with, wait_until};
 
 fn run(arguments: &[&str], url: &str) -> (i32, String, String) {
     let Output { status, stdout, stderr } = Command::new(TOLLGATE)
@@ -738,10 +738,15 @@ fn log_of_a_start_names_version_doors_and_store() {
     let mut program = Command::new(TOLLGATE);
     program.env("RUST_LOG", "info").stderr(log.reopen().unwrap());
     let node = Node::start_by(program, &[file.path().to_str().unwrap()]);
-    let text = std::fs::read_to_string(log.path()).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-    // Only warnings of this machine's limits may precede it.
-    let line = lines.into_iter().find(|line| line["level"] == "INFO").unwrap();
+    // Only warnings of this machine's limits may precede it. The log may lag behind the greeting.
+    let mut first = None;
+    wait_until("the log has the start", || {
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        first = lines.into_iter().find(|line| line["level"] == "INFO");
+        first.is_some()
+    });
+    let line = first.unwrap();
     let fields = &line["fields"];
     assert_eq!(fields["version"], env!("CARGO_PKG_VERSION"), "{line}");
     assert_eq!((&fields["listen"], &fields["store"]), (&node.address.as_str().into(), &"embedded".into()), "{line}");
