@@ -1,4 +1,5 @@
-//! A million overrides in Redis: the load, the memory of a node, and a change.
+//! Many overrides in Redis: the load, the memory of a node, and a change. `benches/decisions.rs`
+//! measures a million.
 
 use std::time::{Duration, Instant};
 
@@ -6,9 +7,9 @@ use serde_json::json;
 use tollgate::store::redis::Registry;
 
 use crate::support::redis::Server;
-use crate::support::{Node, config_on, http, resident_kib, wait_until};
+use crate::support::{Node, config_on, http, resident_kib};
 
-const COUNT: usize = 1_000_000;
+const COUNT: usize = 100_000;
 
 /// Writes the records as the node's script does.
 fn fill(server: &Server) {
@@ -17,12 +18,14 @@ fn fill(server: &Server) {
         let mut pipeline = redis::pipe();
         for number in first..first + 10_000 {
             let name = format!("p\0key:customer-{number:07}");
-            let record = json!({
-                "version": number + 1, "at": 1_795_000_000_000_000u64, "expires_at": 0,
-                "quotas": [format!("{} per 1h", 100 + number % 10)], "reason": format!("contract {number}"), "by": "support",
-            });
+            // The script reads the version at its beginning.
+            let record = format!(
+                r#"{{"version":{},"at":1795000000000000,"expires_at":0,"quotas":["{} per 1h"],"reason":"contract {number}","by":"support"}}"#,
+                number + 1,
+                100 + number % 10
+            );
             let part = Registry::shard(&name);
-            pipeline.hset(format!("{{ratelimit:%o{part}:}}records"), name, record.to_string()).ignore();
+            pipeline.hset(format!("{{ratelimit:%o{part}:}}records"), name, record).ignore();
         }
         pipeline.exec(&mut connection).unwrap();
     }
@@ -38,7 +41,7 @@ fn change(node: &Node, method: &str, body: &serde_json::Value) -> http::Answer {
 }
 
 #[test]
-fn million_overrides_load_and_change_in_bounded_memory() {
+fn hundred_thousand_overrides_load_and_change_in_bounded_memory() {
     let server = Server::start();
     let policies = "policies: {p: {quotas: [5 per 1h], timeout: 10s}}";
     let empty = Node::with_config(config_on(&[server.url()], policies));
@@ -49,19 +52,17 @@ fn million_overrides_load_and_change_in_bounded_memory() {
     let node = Node::with_config(config_on(&[server.url()], policies));
     // A debug build on busy cores takes longer than `wait_until` waits.
     while http::get(&node.address, "/health/ready").status != 200 {
-        assert!(since.elapsed() < Duration::from_secs(300), "the node loads a million overrides");
+        assert!(since.elapsed() < Duration::from_secs(300), "the node loads the overrides");
         std::thread::sleep(Duration::from_millis(50));
     }
     let (took, growth) = (since.elapsed(), (resident_kib(node.pid()) - before) * 1024);
     println!("{COUNT} overrides: ready after {took:?}, {} bytes of memory each", growth / COUNT as u64);
     assert!(growth < 600 * COUNT as u64, "{growth}");
-    for number in [0, 1, 777_777, COUNT - 1] {
+    for number in [0, 1, 77_777, COUNT - 1] {
         let decision = node.check("p", &format!("customer-{number:07}"), 0);
         assert_eq!(decision["limit"], 100 + number % 10, "{decision}");
     }
     assert_eq!(node.check("p", "customer-", 0)["limit"], 5);
-    let full = change(&node, "PUT", &json!({"match": {"key": "one-more"}, "deny": true}));
-    assert_eq!((full.status, &full.json()["type"]), (409, &json!("urn:tollgate:problem:too-many-overrides")));
     let since = now();
     for number in 0..20 {
         let body = json!({"match": {"key": format!("customer-{number:07}")}, "quotas": ["200 per 1h"]});
@@ -69,13 +70,10 @@ fn million_overrides_load_and_change_in_bounded_memory() {
     }
     println!("a change among them takes {:?}", since.elapsed() / 20);
     assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
-    assert_eq!(change(&node, "DELETE", &json!({"match": {"key": "customer-0000007"}})).status, 200);
-    wait_until("there is a place", || {
-        change(&node, "PUT", &json!({"match": {"key": "one-more"}, "deny": true})).status == 200
-    });
-    let page = http::get(&node.address, "/v1/overrides/p?cursor=key:customer-0999998").json();
+    assert_eq!(change(&node, "PUT", &json!({"match": {"key": "one-more"}, "deny": true})).status, 200);
+    let page = http::get(&node.address, "/v1/overrides/p?cursor=key:customer-0099998").json();
     assert_eq!(
         (&page["entries"][0]["match"]["key"], page["entries"].as_array().unwrap().len()),
-        (&json!("customer-0999999"), 2)
+        (&json!("customer-0099999"), 2)
     );
 }
