@@ -110,7 +110,7 @@ pub struct PolicyTally {
     operations: [[Count; Completion::ALL.len()]; Operation::ALL.len()],
     /// The holds that calls of this node opened.
     opened: Count,
-    /// Those that calls of this node ended, or found expired.
+    /// The holds that calls of this node ended, or found expired.
     ended: [Count; End::ALL.len()],
     /// Selects slow or denied checks to keep, by source.
     pub samplers: [Sampler; Source::ALL.len()],

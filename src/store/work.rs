@@ -130,11 +130,17 @@ impl Work {
 
     /// Whether it may charge, or writes what a replica must have.
     pub fn charges(&self) -> bool {
-        match self {
-            Self::Take(_) | Self::Drain(_) | Self::Once { .. } | Self::Wait(_) => true,
-            Self::Reserve { .. } | Self::Lease { .. } | Self::Settle { .. } | Self::Renew(_) => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Self::Take(_)
+                | Self::Drain(_)
+                | Self::Once { .. }
+                | Self::Wait(_)
+                | Self::Reserve { .. }
+                | Self::Lease { .. }
+                | Self::Settle { .. }
+                | Self::Renew(_)
+        )
     }
 
     /// How long after the decision its charges are recorded, us: [`Policy::ahead`] for checks and

@@ -1,5 +1,7 @@
 //! Holds on both stores.
 
+#![expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

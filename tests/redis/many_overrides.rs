@@ -1,6 +1,8 @@
 //! Many overrides in Redis: the load, the memory of a node, and a change. `benches/decisions.rs`
 //! measures a million.
 
+#![expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
+
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -31,7 +33,6 @@ fn fill(server: &Server) {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
 fn now() -> Instant {
     Instant::now()
 }

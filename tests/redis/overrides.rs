@@ -1,5 +1,7 @@
 //! Overrides in Redis: nodes see each change, versions never repeat, and a change is all or nothing.
 
+#![expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
+
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -99,7 +101,6 @@ fn changes_reach_the_other_node_within_a_second() {
     assert!(delays[98] < Duration::from_secs(1), "{delays:?}");
 }
 
-#[expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
 fn now() -> Instant {
     Instant::now()
 }

@@ -70,7 +70,13 @@ impl HoldModel {
         let expired = |hold: &&mut Held| hold.end == Some(End::Expired) && hold.settled.is_none() && !hold.released;
         for hold in self.holds.iter_mut().filter(expired).filter(|_| limits.on_expiry == OnExpiry::Release) {
             hold.released = true;
-            self.charges.retain(|charge| charge.id != hold.id);
+            // A charge that does not count now has nothing to give back.
+            for charge in self.charges.iter_mut().filter(|charge| charge.id == hold.id) {
+                for quota in (0..limits.quotas.len()).filter(|quota| Self::counts(limits, *quota, charge.at, now)) {
+                    charge.units[quota] = 0;
+                }
+            }
+            self.charges.retain(|charge| charge.id != hold.id || charge.units.iter().any(|units| *units > 0));
         }
         at
     }

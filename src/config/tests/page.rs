@@ -155,6 +155,8 @@ impl Row {
             "candidate",
             "plan",
             "lease",
+            "hold",
+            "wait",
             "match_",
             "notify",
         ];

@@ -16,7 +16,7 @@ use crate::config::settings::rows;
 const FILE: &str = "docs/tollgate.schema.json";
 
 /// The settings whose values are mappings or lists of another section, by their sections.
-const NESTED: [(&str, &str, &str); 42] = [
+const NESTED: [(&str, &str, &str); 43] = [
     ("root", "store", "store"),
     ("root", "prefilter", "prefilter"),
     ("root", "fallback", "fallback"),
@@ -25,6 +25,7 @@ const NESTED: [(&str, &str, &str); 42] = [
     ("root", "plans", "{plan"),
     ("root", "overrides", "overrides"),
     ("plan", "quotas", "[quota"),
+    ("policy", "hold", "hold"),
     ("policy", "wait", "wait"),
     ("policy", "notify", "notify"),
     ("root", "tls", "tls"),

@@ -19,7 +19,7 @@ pub(in crate::http) struct Problem {
     pub(super) kind: &'static ProblemType,
     pub(super) detail: String,
     pub(super) violations: Violations,
-    pub(super) known: Option<Vec<String>>,
+    pub(super) known: Option<Box<[String]>>,
     pub(super) faults: Vec<Fault>,
     /// The present state that a change conflicts with.
     pub(super) entry: Option<Box<Value>>,

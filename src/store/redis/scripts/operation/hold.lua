@@ -4,7 +4,8 @@
 --
 -- The places of a key are a sorted set: the id of each open hold as its record's name ends, scored
 -- by its expiry, us. The empty member has the negative of the latest instant that the key has seen,
--- so it is the first. A call notes it if it finds an expired hold, opens one or extends one. Expired holds stay until a call removes them, and count no more.
+-- so it is the first. A call notes it if it finds an expired hold, opens one or extends one. Expired
+-- holds stay until a call removes them, and count no more.
 --
 -- A record of a hold has a second list: its expiry; 0 while it is open, 1 if it was settled, 2 if
 -- its charge was given back after the expiry; how long the record lives after its end, ms; the
