@@ -33,9 +33,10 @@ fn is_ok(node: &Node) -> bool {
 }
 
 /// Whether the node is degraded for a reason that contains `part`.
+/// A node that has never reached its store is `starting`, since it lacks its overrides.
 fn is_degraded(node: &Node, part: &str) -> bool {
     let health = node.health();
-    health["status"] == "degraded" && health["store"]["reason"].as_str().is_some_and(|reason| reason.contains(part))
+    health["status"] != "ok" && health["store"]["reason"].as_str().is_some_and(|reason| reason.contains(part))
 }
 
 /// Waits until the node uses the server at `place`, which is returned.

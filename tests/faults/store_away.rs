@@ -54,7 +54,7 @@ fn redis_absent_at_start_is_used_once_it_starts() {
 
     let _server = Server::start_on(port, &[]);
     wait_until("the store decides", || ask(&node, "deny", &key).json()["source"] == "store");
-    assert_eq!(node.health()["status"], "ok");
+    wait_until("it has its overrides", || node.health()["status"] == "ok");
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn wrong_password_is_reported_and_retried() {
     assert!(told.lines().count() < 10, "{told}");
     std::fs::write(&password, "right-one").unwrap();
     wait_until("the store decides", || source(&node) == "store");
-    assert_eq!(health(&node), "ok");
+    wait_until("it has its overrides", || health(&node) == "ok");
 }
 
 /// When the reason of a store failure changes, the log and the responses report the new one.

@@ -164,7 +164,6 @@ pub fn charged(policy: &Arc<Policy>, word: &[u8], asked: (u64, Over), record: &[
         None => Verdict::of_charge(cost, states),
         Some(drained) => drained_verdict(cost, states, drained)?,
     };
-    let verdict = Verdict { start_after: unsigned(&head[1])?, ..verdict };
     let policy =
         if policy.quotas == quotas { policy.clone() } else { Arc::new(Policy { quotas, ..Policy::clone(policy) }) };
     Some(Done::Charged(Box::new(Charged {

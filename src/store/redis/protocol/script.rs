@@ -81,7 +81,12 @@ impl Call<'_> {
         if let (Some(asked), Value::Array(values)) = (asked, value)
             && let [Value::BulkString(word), rest @ ..] = &values[..]
         {
-            let charged = operations::charged(self.policy, word, asked, rest).map(Reply::Done);
+            let mut charged = operations::charged(self.policy, word, asked, rest);
+            // Only a check that waits asks for the time until its start.
+            if let (Some(Done::Charged(charged)), Work::Wait(_)) = (&mut charged, self.work) {
+                charged.verdict.start_after = rest.get(1).and_then(unsigned)?;
+            }
+            let charged = charged.map(Reply::Done);
             // Another program may have written the record.
             return charged.or_else(|| (word == b"replayed").then(Reply::corrupt_record));
         }
