@@ -53,11 +53,15 @@ async fn both_alike(redis: &TimedRedis, policy: &Policy, ops: &[(Step, HoldOp)])
     Ok(())
 }
 
-/// Nothing learns from a refund or a settle, so neither reports when a cost fits.
+/// Nothing learns from a refund or a settle, so neither reports when a cost fits. Without quotas a
+/// settle has no verdict on a cost, whether it charges or not.
 fn comparable(mut done: Done) -> Done {
     if let Done::Refunded(taken, _) | Done::Settled(taken, _) = &mut done {
         taken.ruling.closed = None;
         taken.ruling.verdicts.iter_mut().for_each(|verdict| verdict.again_after = Wait::NONE);
+        for verdict in taken.ruling.verdicts.iter_mut().filter(|verdict| verdict.quotas.is_empty()) {
+            (verdict.cost, verdict.parts) = (0, None);
+        }
     }
     done
 }

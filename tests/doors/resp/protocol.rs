@@ -56,7 +56,7 @@ fn each_command_of_a_client_has_an_answer() {
         ("client getname", text("shop")),
         ("CLIENT SETINFO LIB-NAME test", ok()),
         ("COMMAND DOCS", Value::Array(Vec::new())),
-        ("COMMAND COUNT", Value::Int(22)),
+        ("COMMAND COUNT", Value::Int(24)),
         ("READONLY", ok()),
         ("READWRITE", ok()),
         ("COMMAND INFO nope", Value::Array(vec![Value::Nil])),
@@ -188,7 +188,7 @@ fn failed_commands_have_the_words_of_redis_and_end_nothing() {
         (&["TG.CHECK", "p", "k", "wait", "3600001"], "ERR the wait must be an integer from 0 to 3600000"),
         (
             &["TG.CHECK", "p", "k", "1", "LATER", "1"],
-            "ERR the option of tg.check is WAIT with a number of milliseconds",
+            "ERR the options of tg.check are ID and WAIT with a number of milliseconds",
         ),
         (
             &["TG.CHECK", "by-ip", "zzz"],
