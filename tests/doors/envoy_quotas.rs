@@ -245,7 +245,7 @@ async fn series_of_rules_appear_with_their_first_count_up_to_a_cap() {
     };
     ask(&client, &named(7..8)).await;
     let first = node.node.metrics();
-    assert_eq!(of_policies(&first), 6, "{first}");
+    assert_eq!(of_policies(&first), 9, "{first}");
     assert!(first.contains(r#"tollgate_denials_total{policy="envoy:d/user=u7",quota="day"} 0"#), "{first}");
     for from in (0..RULES).step_by(275) {
         for _ in 0..2 {
