@@ -151,7 +151,7 @@ impl HoldModel {
         let wanted = cost.unwrap_or(charge);
         let (kept, drained) = if released { (0, wanted) } else { (wanted.min(charge), wanted.saturating_sub(charge)) };
         let mut refunded = 0;
-        for own in self.charges.iter_mut().filter(|own| own.id == id && kept < charge) {
+        for own in self.charges.iter_mut().filter(|own| own.id == id && kept < charge && !released) {
             for quota in (0..limits.quotas.len()).filter(|quota| Self::counts(limits, *quota, own.at, now)) {
                 refunded = refunded.max(own.units[quota] - kept);
                 own.units[quota] = kept;
