@@ -27,7 +27,7 @@ pub struct Incoming<'a> {
     pub client: Option<IpAddr>,
     /// The address of this node that the client has reached.
     pub server: Option<SocketAddr>,
-    /// The text of a caller, of which the first [`LONGEST_AGENT`] characters are kept.
+    /// The text of a caller, of which the first `LONGEST_AGENT` characters are kept.
     pub user_agent: Option<&'a str>,
     pub request_id: &'a str,
 }
