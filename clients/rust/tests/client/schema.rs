@@ -15,7 +15,7 @@ use crate::node::Node;
 struct Schemas(Value);
 
 /// Members of a feature that this client does not have.
-const ABSENT: [&str; 2] = ["wait_ms", "start_in_ms"];
+const ABSENT: [&str; 3] = ["wait_ms", "start_in_ms", "entry"];
 
 #[derive(Clone, Copy, PartialEq)]
 enum Extent {
