@@ -18,6 +18,7 @@ use super::waiting::may_wait;
 use super::{Decision, Door, Engine, Explained};
 use crate::config::Policies;
 use crate::deadline::within;
+use crate::limit::key::Fingerprint;
 use crate::limit::policy::{Listed, Policy};
 use crate::limit::time::{Micros, micros};
 use crate::overrides::{Applied, Brought, Key};
@@ -76,6 +77,8 @@ impl Check {
 #[derive(Debug)]
 pub(super) struct Resolved {
     pub(super) subject: Subject,
+    /// Identifies the policy and the key, whatever quotas a request brings.
+    pub(super) named: Fingerprint,
     /// The verdict of a list. Nothing is counted then.
     pub(super) listed: Option<Listed>,
     pub(super) door: Door,
@@ -170,10 +173,18 @@ impl Engine {
     /// Applies shadow mode to an answer, and counts it for a check that began at `since` (us). The
     /// candidate of the policy then decides it, too.
     pub(super) fn finish(&self, resolved: &Resolved, answer: Answer, since: Micros) -> Answer {
-        let answer = self.finish_peek(resolved, answer, since);
-        self.note_marks(resolved, std::slice::from_ref(&answer));
-        self.compare(resolved, std::slice::from_ref(&answer));
+        let mut answers = [answer];
+        self.finish_all(resolved, &mut answers, since);
+        let [answer] = answers;
         answer
+    }
+
+    /// The same for answers to several checks of one key.
+    pub(super) fn finish_all(&self, resolved: &Resolved, answers: &mut [Answer], since: Micros) {
+        answers.iter_mut().flatten().for_each(Decision::shadow);
+        self.note_answers(resolved, answers, since);
+        self.note_marks(resolved, answers);
+        self.compare(resolved, answers);
     }
 
     /// The same without a candidate.
@@ -185,14 +196,11 @@ impl Engine {
 
     /// Counts answers to checks that began at `since` (us), or to an operation.
     pub(super) fn note_answers(&self, resolved: &Resolved, answers: &[Answer], since: Micros) {
-        let (now, Resolved { subject, door, operation, .. }) = (self.clock.now(), resolved);
+        let (now, Resolved { subject, named, door, operation, .. }) = (self.clock.now(), resolved);
         if let Some(operation) = operation {
             return self.tally.operated(&subject.policy.name, *operation, answers.iter().all(Result::is_ok));
         }
-        for decision in answers.iter().flatten().filter(|decision| decision.places.is_some()) {
-            self.tally.held(&subject.policy.name, decision);
-        }
-        let checked = Checked { subject, door: *door, fingerprinter: &self.fingerprinter };
+        let checked = Checked { subject, named: *named, door: *door };
         self.tally.answered(&checked, answers, now, now.saturating_sub(since));
     }
 }
@@ -214,18 +222,32 @@ impl Engine {
         };
         let own = check.quotas.as_ref().map(|quotas| self.inline.policy(policy, quotas)).transpose()?;
         let plan = check.plan.as_deref().map(|name| self.plan(policy, name, check.door)).transpose()?.flatten();
-        let fingerprint = self.fingerprinter.fingerprint(&policy.name, &key);
-        let asked = Key { normalised: &key, written: &check.key, fingerprint };
+        let named = self.fingerprinter.fingerprint(&policy.name, &key);
+        let asked = Key { normalised: &key, written: &check.key, fingerprint: named };
         let Applied { policy, listed, .. } = self.overrides.applied(policy, asked, Brought { own, plan });
-        let fingerprint = match policy.options.counters {
-            None => fingerprint,
-            Some(_) => self.fingerprinter.fingerprint(policy.counters(), &key),
-        };
         if check.wait.is_some() {
             may_wait(&policy)?;
         }
-        let (subject, within) = (Subject { policy, key, fingerprint }, check.within);
-        Ok(Resolved { subject, listed, door: check.door, within, operation: None })
+        Ok(Resolved { within: check.within, ..self.resolved(policy, key, named, listed, check.door) })
+    }
+
+    /// A key under the policy that counts it. `named` is its fingerprint under the policy's name.
+    fn resolved(
+        &self,
+        policy: Arc<Policy>,
+        key: Arc<str>,
+        named: Fingerprint,
+        listed: Option<Listed>,
+        door: Door,
+    ) -> Resolved {
+        let fingerprint = match policy.options.counters {
+            None => named,
+            Some(_) => self.fingerprinter.fingerprint(policy.counters(), &key),
+        };
+        // A rule of Envoy is no policy that a request brings quotas for.
+        let named = if policy.is_of_envoy() { fingerprint } else { named };
+        let subject = Subject { policy, key, fingerprint };
+        Resolved { subject, named, listed, door, within: None, operation: None }
     }
 
     /// Resolves a key to the policy that counts it, even if a list decides for it.
@@ -233,14 +255,13 @@ impl Engine {
         let running = self.running.load();
         let policy = configured(&running.policies, policy)?;
         let normalised = policy.key_type.normalise(key)?;
-        let fingerprint = self.fingerprinter.fingerprint(&policy.name, &normalised);
-        let asked = Key { normalised: &normalised, written: key, fingerprint };
+        let named = self.fingerprinter.fingerprint(&policy.name, &normalised);
+        let asked = Key { normalised: &normalised, written: key, fingerprint: named };
         let Applied { policy: mut counting, listed, .. } = self.overrides.applied(policy, asked, Brought::default());
         if listed.is_some() {
             counting = self.overrides.counting(policy, asked);
         }
-        let subject = self.subject(&counting, normalised.into());
-        Ok(Resolved { subject, listed, door, within: None, operation: None })
+        Ok(self.resolved(counting, normalised.into(), named, listed, door))
     }
 
     /// How a configured policy applies to the key of a check, and why.

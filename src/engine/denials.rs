@@ -4,8 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::tally::OTHERS;
 use super::{Answer, Decision, Door, Reason, Source};
-use crate::limit::key::{Fingerprint, Fingerprinter};
-use crate::limit::policy::Policy;
+use crate::limit::key::Fingerprint;
 use crate::limit::time::{MICROS_PER_MILLI, Micros, micros};
 use crate::live::recent::Recent;
 use crate::live::recorders::{Cost, KeyChecks, Recorders};
@@ -57,8 +56,9 @@ impl QuotaCounts {
 /// The checks of one key that were answered.
 pub(super) struct Checked<'a> {
     pub(super) subject: &'a Subject,
+    /// Identifies the policy and the key, whatever quotas a request brings.
+    pub(super) named: Fingerprint,
     pub(super) door: Door,
-    pub(super) fingerprinter: &'a Fingerprinter,
 }
 
 impl Checked<'_> {
@@ -79,12 +79,12 @@ impl Checked<'_> {
         if let Some(quota) = label(decision) {
             quotas.add(quota);
         }
-        recorders.deny(self.fingerprint(), (now, decision.cost), || self.key(name));
+        recorders.deny(self.named, (now, decision.cost), || self.key(name));
     }
 
     /// Counts the units of an allowed check of the policy `name` by its key.
     pub(super) fn use_up(&self, name: &Arc<str>, recorders: &Recorders, last: Cost) {
-        recorders.used(self.fingerprint(), last, || self.key(name));
+        recorders.used(self.named, last, || self.key(name));
     }
 
     fn key(&self, name: &Arc<str>) -> KeyChecks {
@@ -115,24 +115,12 @@ impl Checked<'_> {
             trace_id: traces::trace_id().map(Into::into),
         }
     }
-
-    /// Identifies the policy and the key, whatever quotas a request brings.
-    fn fingerprint(&self) -> Fingerprint {
-        match has_own_quotas(&self.subject.policy) {
-            true => self.fingerprinter.fingerprint(&self.subject.policy.name, &self.subject.key),
-            false => self.subject.fingerprint,
-        }
-    }
-}
-
-fn has_own_quotas(policy: &Policy) -> bool {
-    policy.options.counters.is_some() && !policy.is_of_envoy()
 }
 
 /// The name of the binding quota in a metric.
 fn label(decision: &Decision) -> Option<&str> {
     let binding = decision.binding.as_ref()?;
-    if has_own_quotas(&decision.policy) {
+    if decision.policy.options.counters.is_some() && !decision.policy.is_of_envoy() {
         return Some(OF_REQUESTS);
     }
     decision.policy.quotas.get(binding.quota).map(|quota| &*quota.name)

@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use scopeguard::guard;
 
-use super::answer::{attributes, only_verdict, unexpected_reply};
+use super::answer::{only_verdict, unexpected_reply};
 use super::check::Resolved;
 use super::tally::Operation;
 use super::{CheckError, Decision, Door, Engine};
 use crate::limit::hold::{End, Renewal, Settlement};
 use crate::limit::policy::OnStoreFailure;
 use crate::store::{Done, StoreError, Subject, Work};
-use crate::telemetry::traces::{self, Answered};
 
 /// The hold of a check.
 #[derive(Debug, Clone)]
@@ -52,25 +51,21 @@ impl Engine {
         let mut result = self.settle_with(subject, work).await;
         match &mut result {
             Ok(SettleResult { decision, settlement }) => {
-                let is_new = settlement.is_some_and(|made| !made.replayed);
-                self.tally.held(&subject.policy.name, decision);
-                self.tally.hold_ended(&subject.policy.name, End::Settled, is_new.into());
-                self.refund_candidate(
-                    subject,
-                    settlement.filter(|made| !made.replayed).map_or(Some(0), |made| Some(made.refunded)),
-                );
+                let made = settlement.filter(|made| !made.replayed);
+                let tally = self.tally.policy(&subject.policy.name);
+                tally.held(decision);
+                tally.hold_ended(End::Settled, made.is_some().into());
+                self.refund_candidate(subject, Some(made.map_or(0, |made| made.refunded)));
                 decision.shadow();
             }
-            Err(error) => self.log_unsettled(subject, error),
+            Err(error) => self.log_undone(subject, error, "the store did not settle a hold: it is answered by 503"),
         }
-        let answer = result.as_ref().map(|result| &result.decision);
-        traces::answered(|| Answered { fallback: None, ..attributes(subject, 0, answer) });
-        self.tally.operated(&subject.policy.name, Operation::Settle, answer.is_ok());
+        self.report(subject, Operation::Settle, result.as_ref().map(|result| &result.decision));
         result
     }
 
     /// Ends a hold as `work` says, at this node and in the store.
-    pub(super) async fn settle_with(&self, subject: &Subject, work: Work) -> Result<SettleResult, CheckError> {
+    async fn settle_with(&self, subject: &Subject, work: Work) -> Result<SettleResult, CheckError> {
         let local = self.run_locally(subject, &work);
         let done = self.run_and_forget(subject, work, subject.policy.timeout).await;
         let by_store = |taken, settlement| {
@@ -135,14 +130,5 @@ impl Engine {
             }
         });
         self.run_within(subject, work, &[], left).await
-    }
-
-    fn log_unsettled(&self, subject: &Subject, error: &CheckError) {
-        let policy = &subject.policy.name;
-        if let CheckError::StoreUnavailable(error) = error
-            && let Some(suppressed) = self.tally.not_refunded.pass(self.clock.now())
-        {
-            tracing::warn!(policy, %error, suppressed, "the store did not settle a hold: it is answered by 503");
-        }
     }
 }

@@ -162,8 +162,10 @@ impl Engine {
 
 /// Whether a part already has the id of this check.
 fn has_same_id(part: &KeyGroup, resolved: &Resolved, check: &Check) -> bool {
-    let name = |id: &Option<Id>| id.as_ref().map(|id| id.name.clone());
-    part.subject().fingerprint == resolved.subject.fingerprint && name(&part.id) == name(&check.id)
+    fn name(id: Option<&Id>) -> Option<&Arc<str>> {
+        id.map(|id| &id.name)
+    }
+    part.subject().fingerprint == resolved.subject.fingerprint && name(part.id.as_ref()) == name(check.id.as_ref())
 }
 
 /// The order in which every node reserves.
@@ -180,6 +182,12 @@ enum Charge {
     Reserved(Receipt),
     /// The record of an id.
     Recorded(Arc<str>),
+}
+
+/// The charge that this call made under the id of a part.
+fn recorded(part: &KeyGroup, decision: &Decision) -> Option<Charge> {
+    let made = part.id.as_ref().filter(|_| decision.allowed && !decision.replayed);
+    made.map(|id| Charge::Recorded(id.name.clone()))
 }
 
 /// The result of an attempt to reserve.
@@ -283,13 +291,13 @@ impl MultiCall {
     async fn check_alone(&self, part: &KeyGroup) -> Answer {
         let (subject, KeyGroup { cost, metas, .. }) = (part.subject(), part);
         let deciding = async {
+            if part.id.is_some() {
+                return Ok(self.run(part, part.charge(0), metas, part.resolved.timeout()).await?.0);
+            }
             if let Some(known) = self.decide_locally(part) {
                 return Ok(known);
             }
             let now = self.engine.clock.now();
-            if part.id.is_some() {
-                return Ok(self.run(part, part.charge(0), metas, part.resolved.timeout()).await?.0);
-            }
             let until = now + micros(part.resolved.timeout());
             let call = StoreCall { subject, costs: std::slice::from_ref(cost), metas, units: None, until };
             only(self.engine.call_store(call, now).await).map(Decision::shadowed)
@@ -322,11 +330,8 @@ impl MultiCall {
     }
 
     async fn reserve_part(&self, part: &KeyGroup, hold: Micros, until: Micros) -> Tried {
-        part.traced(self.reserve_one(part, hold, self.left(until)), |(decision, _)| decision).await
-    }
-
-    async fn reserve_one(&self, part: &KeyGroup, hold: Micros, left: Duration) -> Result<Reserved, CheckError> {
-        self.run(part, part.charge(hold), &part.metas, left).await
+        let reserving = self.run(part, part.charge(hold), &part.metas, self.left(until));
+        part.traced(reserving, |(decision, _)| decision).await
     }
 
     /// The time left until `until`, us.
@@ -352,8 +357,7 @@ impl MultiCall {
             Ok(Done::Charged(charged)) => {
                 let by_store = |policy: &Arc<Policy>, verdict| Decision::by_store(policy.clone(), verdict);
                 let decision = by_record(*charged, by_store).shadowed();
-                let made = part.id.as_ref().filter(|_| !decision.replayed);
-                let charge = made.map(|id| Charge::Recorded(id.name.clone()));
+                let charge = recorded(part, &decision);
                 Ok((decision, charge))
             }
             Ok(Done::Reused) => Err(CheckError::IdReused),
@@ -362,9 +366,7 @@ impl MultiCall {
             Err(error) => {
                 let (mut decisions, receipt) = self.engine.fall_back(subject, &work, &error)?;
                 let decision = decisions.pop().ok_or_else(missing_answer)?.shadowed();
-                let recorded = || part.id.as_ref().filter(|_| decision.allowed && !decision.replayed);
-                let charge = receipt.map(Charge::Reserved);
-                let charge = charge.or_else(|| recorded().map(|id| Charge::Recorded(id.name.clone())));
+                let charge = receipt.map(Charge::Reserved).or_else(|| recorded(part, &decision));
                 Ok((decision, charge))
             }
         }

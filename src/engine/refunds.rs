@@ -103,9 +103,9 @@ impl Engine {
         match &mut result {
             Ok(RefundResult { decision, refunded }) => {
                 if let Some(places) = decision.places.as_ref().filter(|_| is_reset) {
-                    self.tally.hold_ended(&subject.policy.name, End::Reset, places.expired);
+                    self.tally.policy(&subject.policy.name).hold_ended(End::Reset, places.expired);
                 } else if let Some(Places { hold: Some(_), .. }) = decision.places.as_deref() {
-                    self.tally.hold_ended(&subject.policy.name, End::Settled, (*refunded > 0).into());
+                    self.tally.policy(&subject.policy.name).hold_ended(End::Settled, (*refunded > 0).into());
                 }
                 self.refund_candidate(subject, (!is_reset).then_some(*refunded));
                 if let Some(listed) = resolved.decide_by_list(0) {
@@ -113,13 +113,19 @@ impl Engine {
                 }
                 decision.shadow();
             }
-            Err(error) => self.log_not_refunded(subject, error),
+            Err(error) => {
+                self.log_undone(subject, error, "the store did not do a refund or a reset: it is answered by 503");
+            }
         }
-        let answer = result.as_ref().map(|result| &result.decision);
-        traces::answered(|| Answered { fallback: None, ..attributes(subject, 0, answer) });
         let operation = if is_reset { Operation::Reset } else { Operation::Refund };
-        self.tally.operated(&subject.policy.name, operation, answer.is_ok());
+        self.report(subject, operation, result.as_ref().map(|result| &result.decision));
         result
+    }
+
+    /// Counts an operation, and traces its decision as that on a check of cost 0.
+    pub(super) fn report(&self, subject: &Subject, operation: Operation, answer: Result<&Decision, &CheckError>) {
+        traces::answered(|| Answered { fallback: None, ..attributes(subject, 0, answer) });
+        self.tally.operated(&subject.policy.name, operation, answer.is_ok());
     }
 
     /// Gives a reservation back within the policy's timeout, and logs a failure.
@@ -164,12 +170,13 @@ impl Engine {
         }
     }
 
-    fn log_not_refunded(&self, subject: &Subject, error: &CheckError) {
+    /// Logs what the store did not do, if the store is the reason.
+    pub(super) fn log_undone(&self, subject: &Subject, error: &CheckError, what: &'static str) {
         let policy = &subject.policy.name;
         if let CheckError::StoreUnavailable(error) = error
             && let Some(suppressed) = self.tally.not_refunded.pass(self.clock.now())
         {
-            tracing::warn!(policy, %error, suppressed, "the store did not do a refund or a reset: it is answered by 503");
+            tracing::warn!(policy, %error, suppressed, "{what}");
         }
     }
 

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::answer::{Answer, Answers};
 use super::check::{Resolved, costs, metas};
 use super::store_call::StoreCall;
-use super::{Check, Decision, Engine};
+use super::{Check, Engine};
 use crate::limit::policy::Durability;
 use crate::limit::time::{Micros, micros};
 
@@ -49,10 +49,7 @@ impl Engine {
         }
         let since = self.clock.now();
         let mut answers = self.decide_run(resolved, run, until, since).await;
-        answers.iter_mut().flatten().for_each(Decision::shadow);
-        self.note_answers(resolved, &answers, since);
-        self.note_marks(resolved, &answers);
-        self.compare(resolved, &answers);
+        self.finish_all(resolved, &mut answers, since);
         answers
     }
 

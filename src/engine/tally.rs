@@ -144,6 +144,7 @@ impl Tally {
         let policy = self.policy(&checked.subject.policy.name);
         let (tally, is_slow) = (policy.by(checked.door), checked.is_slow(took));
         for answer in answers {
+            answer.iter().for_each(|decision| policy.held(decision));
             let (outcome, source, reason, fallback) = match answer {
                 Ok(decision) => (Outcome::of(decision), decision.source, decision.reason, decision.fallback),
                 Err(error) => match error.fallback() {
@@ -194,24 +195,6 @@ impl Tally {
     pub(super) fn waits(&self) -> Option<&Histogram> {
         self.waits.get()
     }
-
-    /// Counts the holds that a call has opened, and those that it found expired.
-    pub(super) fn held(&self, policy: &str, decision: &Decision) {
-        let Some(places) = decision.places.as_ref().filter(|_| decision.fallback.is_none()) else { return };
-        let is_new = matches!(places.hold, Some(HoldState::Open(_))) && !decision.replayed;
-        if is_new {
-            self.policy(policy).opened.add(1);
-        }
-        self.hold_ended(policy, End::Expired, places.expired);
-    }
-
-    /// Counts ended holds.
-    pub(super) fn hold_ended(&self, policy: &str, end: End, holds: u64) {
-        if holds > 0 {
-            self.policy(policy).ended[end as usize].add(holds);
-        }
-    }
-
     /// Returns the number of suppressed failures if the log may report this one at `now` (us). A
     /// lasting fault fails every check. Each mode has its own limiter, so failures with a fallback
     /// do not suppress rejected checks.
@@ -295,6 +278,19 @@ impl PolicyTally {
         let (doors, units, quotas, operations, samplers) = Default::default();
         let (opened, ended) = Default::default();
         Self { name: name.into(), doors, units, quotas, operations, opened, ended, samplers }
+    }
+
+    /// Counts what a decision tells of holds. Places of the fallback are this node's own.
+    pub(super) fn held(&self, decision: &Decision) {
+        let Some(places) = decision.places.as_ref().filter(|_| decision.fallback.is_none()) else { return };
+        let is_new = matches!(places.hold, Some(HoldState::Open(_))) && !decision.replayed;
+        self.opened.add(is_new.into());
+        self.hold_ended(End::Expired, places.expired);
+    }
+
+    /// Counts the end of holds.
+    pub(super) fn hold_ended(&self, end: End, holds: u64) {
+        self.ended[end as usize].add(holds);
     }
 
     fn by(&self, door: Door) -> &DoorTally {
