@@ -145,9 +145,9 @@ impl Engine {
         self.observed().used.of(minutes, self.clock.now() / MICROS_PER_SECOND)
     }
 
-    /// The last six hours, by minutes that have ended, the oldest first.
-    pub fn minutes(&self) -> Vec<Arc<Second>> {
-        self.observed().rings.minutes()
+    /// Up to `most` minutes that have ended, of the last six hours, the oldest first.
+    pub fn minutes(&self, most: usize) -> Vec<Arc<Second>> {
+        self.observed().rings.minutes(most)
     }
 
     /// The present, with the last `seconds` that have ended.

@@ -63,8 +63,7 @@ pub(super) async fn live(
     let in_clear = shows_keys(&node, &headers);
     // A long history takes milliseconds, so a blocking thread writes it.
     let first = move |node: &Node| {
-        let mut past = node.engine.minutes();
-        past.drain(..past.len().saturating_sub(minutes));
+        let past = node.engine.minutes(minutes);
         (event(node, &node.engine.snapshot(seconds), in_clear, &past), node.engine.watch_servers())
     };
     let token = access.find(bearer(&headers)).ok().cloned();

@@ -1,5 +1,7 @@
 //! `GET /v1/top` lists the keys that were denied most, and those that used the most units.
 
+use std::borrow::Cow;
+
 use axum::extract::{Extension, RawQuery, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
@@ -27,15 +29,10 @@ pub(super) async fn top(
         Some(policy) => rights.policy(&node, policy)?,
         None => rights.all_policies(&node)?,
     }
-    let normalised = |key: String| -> Result<String, CheckError> {
-        let policies = node.engine.policies();
-        let counted = policy.as_ref().and_then(|name| policies.by_name.get(name));
-        counted.map_or(Ok(key.clone()), |policy| Ok(policy.key_type.normalise(&key)?.into_owned()))
-    };
-    if let Some(unknown) = policy.as_ref().filter(|policy| !node.engine.policies().by_name.contains_key(*policy)) {
-        return Err(node.refused(&CheckError::UnknownPolicy(unknown.clone())));
-    }
-    let key = key.map(normalised).transpose().map_err(|error| node.refused(&error))?;
+    let counted = policy.as_deref().map(|name| node.policy(name)).transpose()?;
+    // A key comes with its policy.
+    let key = key.zip(counted).map(|(key, policy)| policy.key_type.normalise(&key).map(Cow::into_owned));
+    let key = key.transpose().map_err(|fault| node.refused(&CheckError::from(fault)))?;
     let in_clear = shows_keys(&node, &headers);
     // Merging the slices takes a millisecond, so a blocking thread does it.
     let load = node.load.clone();

@@ -73,15 +73,18 @@ impl Rings {
         let minute = second.at - second.at % MINUTE;
         if self.open.at != minute {
             let ended = std::mem::replace(&mut self.open, Second { at: minute, ..Second::default() });
-            push(&mut self.minutes, MINUTES, ended);
+            // The first minute follows none.
+            if ended.at > 0 {
+                push(&mut self.minutes, MINUTES, ended);
+            }
         }
         self.open.extend(&second);
         push(&mut self.seconds, SECONDS, second);
     }
 
-    /// The minutes that have ended, the oldest first.
-    pub fn minutes(&self) -> Vec<Arc<Second>> {
-        self.minutes.iter().filter(|minute| minute.at > 0).cloned().collect()
+    /// The last `most` minutes that have ended, the oldest first.
+    pub fn minutes(&self, most: usize) -> Vec<Arc<Second>> {
+        self.minutes.iter().skip(self.minutes.len().saturating_sub(most)).cloned().collect()
     }
 
     /// The begin of the newest second.
@@ -215,7 +218,7 @@ mod tests {
             let checks = vec![checks("p", 2), checks(if at % 60 == 7 { "r" } else { "q" }, 1)].into();
             rings.add(Second { at, p99: Some(at % 60), checks, ..Second::default() });
         }
-        let minutes = rings.minutes();
+        let minutes = rings.minutes(MINUTES);
         assert_eq!((minutes.len(), minutes[0].at, minutes[MINUTES - 1].at), (MINUTES, 60 * 140, 60 * 499));
         let counts: Vec<_> = minutes[9].checks.iter().map(|one| (&*one.policy, one.count, one.units)).collect();
         assert_eq!((counts, minutes[9].p99), (vec![("p", 120, 360), ("q", 59, 177), ("r", 1, 3)], Some(59)));
