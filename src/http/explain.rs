@@ -11,7 +11,7 @@ use super::policies::write_quota;
 use super::problem::Problem;
 use super::request::query;
 use super::rights::Rights;
-use crate::engine::{CheckError, Place};
+use crate::engine::Place;
 use crate::limit::lists::{Found, List};
 use crate::limit::policy::Listed;
 use crate::limit::time::Micros;
@@ -25,10 +25,8 @@ pub(super) async fn explain(
 ) -> Result<Response, Problem> {
     let check = query::explain(query.as_deref()).map_err(Problem::invalid)?;
     rights.policy(&node, &check.policy)?;
-    let policies = node.engine.policies();
-    let policy = policies.by_name.get(&check.policy);
-    let policy = policy.ok_or_else(|| node.refused(&CheckError::UnknownPolicy(check.policy.clone())))?;
-    let (key, applied) = node.engine.explain(policy, &check).map_err(|fault| node.refused(&fault))?;
+    let policy = node.policy(&check.policy)?;
+    let (key, applied) = node.engine.explain(&policy, &check).map_err(|fault| node.refused(&fault))?;
     Ok(answer::object(|object| {
         object.value("policy", &policy.name);
         object.value("key", &*check.key);

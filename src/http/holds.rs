@@ -24,10 +24,8 @@ pub(super) async fn settle(
     let (head, body) = request.into_parts();
     let (holds, ()) = read(&node, &head, body, MAX_BATCH_BYTES, hold::settle, query::none).await?;
     holds.each(|(hold, _)| rights.policy(&node, &hold.policy))?;
-    let settle = |(hold, cost): (HoldId, Option<u64>)| {
-        let node = node.clone();
-        async move { node.engine.settle(&hold, cost, Door::Http).await }
-    };
+    let engine = &node.engine;
+    let settle = |(hold, cost): (HoldId, Option<u64>)| async move { engine.settle(&hold, cost, Door::Http).await };
     answer_each(&node, holds, settle, answer::settled).await
 }
 
@@ -39,10 +37,8 @@ pub(super) async fn renew(
     let (head, body) = request.into_parts();
     let (holds, ()) = read(&node, &head, body, MAX_BATCH_BYTES, hold::renew, query::none).await?;
     holds.each(|(hold, ())| rights.policy(&node, &hold.policy))?;
-    let renew = |(hold, ()): (HoldId, ())| {
-        let node = node.clone();
-        async move { node.engine.renew(&hold, Door::Http).await }
-    };
+    let engine = &node.engine;
+    let renew = |(hold, ()): (HoldId, ())| async move { engine.renew(&hold, Door::Http).await };
     answer_each(&node, holds, renew, write_renewal).await
 }
 

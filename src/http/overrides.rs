@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use axum::extract::{Extension, Path, RawQuery, Request, State};
 use axum::response::Response;
-use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::answer;
@@ -13,9 +12,8 @@ use super::check::{MAX_BYTES, read};
 use super::problem::Problem;
 use super::request::{overrides, query};
 use super::rights::Rights;
-use crate::engine::CheckError;
 use crate::limit::policy::{Algorithm, Policy};
-use crate::limit::time::{MICROS_PER_MILLI, Micros, millis_up};
+use crate::limit::time::{Micros, instant, millis_up};
 use crate::node::Node;
 use crate::overrides::entry::Stored;
 use crate::overrides::{AuditEntry, Changed, Entry, Kind, Name};
@@ -35,7 +33,7 @@ pub(super) async fn list(
     let page = overrides.list(&policy, &start, cursor.as_deref(), PAGE);
     if page.is_empty() {
         // Entries of a policy that left the file can still be listed.
-        self::policy(&node, &policy)?;
+        node.policy(&policy)?;
     }
     let now = overrides.now();
     let next = page.last().filter(|_| page.len() == PAGE).map(|entry| entry.name.matched().to_owned());
@@ -56,7 +54,7 @@ pub(super) async fn put(
     rights.policy(&node, &name)?;
     let by = rights.author();
     let (put, ()) = read(&node, &head, body, MAX_BYTES, |body| overrides::put(body, &by), query::none).await?;
-    let policy = policy(&node, &name)?;
+    let policy = node.policy(&name)?;
     let changed = node.engine.overrides().put(&policy, put).await;
     answered(&node, &policy, changed)
 }
@@ -72,17 +70,12 @@ pub(super) async fn remove(
     let by = rights.author();
     let (removal, ()) = read(&node, &head, body, MAX_BYTES, |body| overrides::removal(body, &by), query::none).await?;
     // A policy that left the file may have left entries, whose matches are spelt as they were.
-    let policy = policy(&node, &name).or_else(|problem| match node.engine.overrides().counts().get(&*name) {
+    let policy = node.policy(&name).or_else(|problem| match node.engine.overrides().counts().get(&*name) {
         Some(_) => Ok(Arc::new(Policy::new(name, Algorithm::SlidingWindow, Vec::new(), Duration::ZERO))),
         None => Err(problem),
     })?;
     let changed = node.engine.overrides().remove(&policy, removal).await;
     answered(&node, &policy, changed)
-}
-
-fn policy(node: &Node, name: &str) -> Result<Arc<Policy>, Problem> {
-    let policy = node.engine.policies().by_name.get(name).cloned();
-    policy.ok_or_else(|| node.refused(&CheckError::UnknownPolicy(name.to_owned())))
 }
 
 fn answered(
@@ -167,10 +160,4 @@ fn audit_json(entry: &AuditEntry) -> Value {
         members["after"] = stored(after).into();
     }
     members
-}
-
-/// An instant in UTC by RFC 3339, to the millisecond.
-fn instant(micros: Micros) -> String {
-    let millis = i64::try_from(micros / MICROS_PER_MILLI).unwrap_or(i64::MAX);
-    Timestamp::from_millisecond(millis).unwrap_or(Timestamp::MAX).to_string()
 }

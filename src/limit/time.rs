@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 /// Microseconds: an instant (since the Unix epoch, by the deciding clock) or a span.
 ///
 /// An instant is about 1.8e15, below 2^53, so Lua's doubles represent it exactly.
@@ -28,6 +30,17 @@ pub const UNITS: [(&str, Micros); 5] = [
 /// ```
 pub fn micros(span: Duration) -> Micros {
     u64::try_from(span.as_micros()).unwrap_or(Micros::MAX).min(1 << 62)
+}
+
+/// An instant in UTC by RFC 3339, to the millisecond.
+///
+/// ```
+/// # use tollgate::limit::time::instant;
+/// assert_eq!(instant(1_795_000_000_250_999), "2026-11-18T11:06:40.25Z");
+/// ```
+pub fn instant(micros: Micros) -> String {
+    let millis = i64::try_from(micros / MICROS_PER_MILLI).unwrap_or(i64::MAX);
+    Timestamp::from_millisecond(millis).unwrap_or(Timestamp::MAX).to_string()
 }
 
 /// Whole milliseconds, rounded up, so that a caller never waits too short.

@@ -10,7 +10,6 @@ use hyper::{Request, StatusCode, header};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use jiff::Timestamp;
 use ring::hmac;
 use rustls::crypto::ring::default_provider;
 use rustls::{ClientConfig, RootCertStore};
@@ -19,6 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{Body, Fate, Notice, State};
 use crate::clock::Clock;
+use crate::limit::time::instant;
 use crate::telemetry::limiter::Limiter;
 
 /// Notices under way to one receiver.
@@ -145,8 +145,7 @@ fn is_temporary(status: StatusCode) -> bool {
 
 fn request(notice: &Notice) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
     let Notice { id, policy, key, quota, mark, limit, remaining, at, to } = notice;
-    let at = Timestamp::from_millisecond(i64::try_from(at / 1000).unwrap_or(i64::MAX)).unwrap_or(Timestamp::MAX);
-    let (mark, limit, remaining, at) = (*mark, *limit, *remaining, at.to_string());
+    let (mark, limit, remaining, at) = (*mark, *limit, *remaining, instant(*at));
     let body = Body { id, policy, key, quota, mark, limit, remaining, at };
     // No member can fail.
     let body = serde_json::to_vec(&body).unwrap_or_default();

@@ -1,9 +1,12 @@
 //! The problems of checks that the engine rejects.
 
+use std::sync::Arc;
+
 use super::document::{Problem, ProblemType};
 use super::violations::{MAX_EXPLAINED, MAX_LISTED, Violation, Violations, did_you_mean, member};
 use crate::config::Policies;
 use crate::engine::{CheckError, QuotaFault};
+use crate::limit::policy::Policy;
 use crate::node::Node;
 
 /// The most names that an answer lists for an unknown one.
@@ -16,6 +19,15 @@ impl Node {
     /// The problem of the only check of a call.
     pub(in crate::http) fn refused(&self, error: &CheckError) -> Problem {
         Problem::no_decision(error, &self.engine.policies(), "")
+    }
+
+    /// The configured policy of that name.
+    ///
+    /// # Errors
+    /// 404.
+    pub(in crate::http) fn policy(&self, name: &str) -> Result<Arc<Policy>, Problem> {
+        let policy = self.engine.policies().by_name.get(name).cloned();
+        policy.ok_or_else(|| self.refused(&CheckError::UnknownPolicy(name.to_owned())))
     }
 }
 

@@ -15,7 +15,10 @@ pub(in crate::http) const DEFAULT_POLICY: &str = "default";
 pub(in crate::http) const MAX_META_BYTES: usize = 256;
 
 /// The bounds of `id_ttl_ms`: a second, and a day.
-const ID_TTL_MS: RangeInclusive<u64> = 1000..=86_400_000;
+pub(in crate::http) const ID_TTL_MS: RangeInclusive<u64> = 1000..=86_400_000;
+
+/// The bounds of `wait_ms`.
+pub(in crate::http) const WAIT_MS: RangeInclusive<u64> = 0..=MAX_WAIT_MS;
 
 /// The most checks of a batch.
 pub(in crate::http) const MAX_BATCH: usize = 1000;
@@ -32,27 +35,6 @@ pub(in crate::http) fn check_id(id: &str) -> Result<(), String> {
         1..=MAX_ID_BYTES => Ok(()),
         length => Err(format!("must have 1 to {MAX_ID_BYTES} bytes, not {length}")),
     }
-}
-
-/// Reads `id_ttl_ms` as the life of an id, us.
-///
-/// # Errors
-/// The valid range.
-pub(in crate::http) fn id_life(ttl_ms: u64) -> Result<Micros, String> {
-    let (least, most) = ID_TTL_MS.into_inner();
-    let is_valid = (least..=most).contains(&ttl_ms);
-    is_valid.then(|| 1000 * ttl_ms).ok_or_else(|| format!("must be an integer from {least} to {most}"))
-}
-
-/// Reads `wait_ms` as the longest wait of a check, us.
-///
-/// # Errors
-/// The valid range.
-pub(in crate::http) fn wait(wait_ms: u64) -> Result<Micros, String> {
-    let is_valid = wait_ms <= MAX_WAIT_MS;
-    is_valid
-        .then(|| 1000 * wait_ms)
-        .ok_or_else(|| format!("must be an integer from 0 to {MAX_WAIT_MS}"))
 }
 
 /// Members of a check as written, of which some exclude others.

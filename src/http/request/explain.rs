@@ -12,7 +12,7 @@ use tokio::task::yield_now;
 use super::bounds::{Combined, DEFAULT_POLICY, MAX_ALL, MAX_BATCH};
 use super::members::Members;
 use super::quotas;
-use super::raw::{array, document, string};
+use super::raw::{document, list_of, string};
 use super::values::{boolean, cost, id, id_life, key, meta, over, unwanted_over, wait};
 use crate::engine::{Check, Door, Over, OwnQuotas};
 use crate::http::problem::{MAX_EXPLAINED, Problem, Violation, Violations};
@@ -85,7 +85,7 @@ fn checks(document: &RawValue, most: usize) -> Result<(Vec<&RawValue>, Violation
     let members = Members::open(document, "", &["checks"], Violations::default());
     let mut members = members.map_err(Problem::invalid)?;
     members.require("checks");
-    let items = members.take("checks", |value| array(value, most));
+    let items = members.take("checks", |value| list_of(value, most, "checks"));
     Ok((items.unwrap_or_default(), members.violations))
 }
 

@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 
 use super::members::Members;
 use super::quotas;
-use super::raw::{document, integer, kind, string};
-use super::values::boolean;
+use super::raw::{document, string};
+use super::values::{boolean, number};
 use crate::engine::QuotaSpec;
 use crate::http::problem::{Problem, Violation, Violations};
 use crate::limit::time::MICROS_PER_MILLI;
@@ -114,13 +114,4 @@ fn reason(value: &RawValue) -> Result<String, String> {
 /// Versions are below 2^53, so that every JSON reader has them exactly.
 fn version(value: &RawValue) -> Result<u64, String> {
     number(value, 0..=1 << 53)
-}
-
-fn number(value: &RawValue, range: RangeInclusive<u64>) -> Result<u64, String> {
-    let must = format!("must be an integer from {} to {}", range.start(), range.end());
-    match integer(value) {
-        Some(number) if range.contains(&number) => Ok(number),
-        _ if kind(value) == "a number" => Err(must),
-        _ => Err(format!("{must}, not {}", kind(value))),
-    }
 }

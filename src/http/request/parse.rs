@@ -12,13 +12,14 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::bounds::{
-    self, Combined, DEFAULT_POLICY, MAX_ALL, MAX_BATCH, MAX_META_BYTES, check_id, check_key, id_life, meta,
+    self, Combined, DEFAULT_POLICY, ID_TTL_MS, MAX_ALL, MAX_BATCH, MAX_META_BYTES, WAIT_MS, check_id, check_key, meta,
 };
 use super::explain::{self, Item};
 use super::quotas;
 use crate::engine::{Check, Door, Over, OwnQuotas, QuotaSpec};
 use crate::http::problem::Problem;
 use crate::limit::quota::MAX_UNITS;
+use crate::limit::time::MICROS_PER_MILLI;
 
 /// Reads the body of `POST /v1/check`.
 ///
@@ -114,8 +115,8 @@ impl Members<'_> {
             && self.cost <= MAX_UNITS
             && self.meta.len() <= MAX_META_BYTES
             && self.id.as_deref().is_none_or(|id| check_id(id).is_ok())
-            && self.id_ttl_ms.is_none_or(|ttl_ms| id_life(ttl_ms).is_ok())
-            && self.wait_ms.is_none_or(|wait_ms| bounds::wait(wait_ms).is_ok())
+            && self.id_ttl_ms.is_none_or(|millis| ID_TTL_MS.contains(&millis))
+            && self.wait_ms.is_none_or(|millis| WAIT_MS.contains(&millis))
             && (self.is_common() || self.combined().fault().is_none())
     }
 
@@ -126,9 +127,9 @@ impl Members<'_> {
 
     fn combined(&self) -> Combined {
         let Self { id, repeated, look, over, cost, .. } = self;
-        let id_life = self.id_ttl_ms.and_then(|ttl_ms| id_life(ttl_ms).ok());
+        let micros = |millis: u64| millis * MICROS_PER_MILLI;
+        let (id_life, wait) = (self.id_ttl_ms.map(micros), self.wait_ms.map(micros));
         let (id, over) = (id.as_deref().map(Into::into), over.unwrap_or_default());
-        let wait = self.wait_ms.and_then(|wait_ms| bounds::wait(wait_ms).ok());
         Combined { id, id_life, repeated: *repeated, look: *look, over, cost: *cost, wait }
     }
 }
@@ -136,7 +137,7 @@ impl Members<'_> {
 impl From<Members<'_>> for Check {
     fn from(members: Members<'_>) -> Self {
         let id = members.id.is_some().then(|| members.combined().id()).flatten();
-        let wait = members.wait_ms.filter(|wait_ms| *wait_ms > 0).and_then(|wait_ms| bounds::wait(wait_ms).ok());
+        let wait = members.wait_ms.filter(|millis| *millis > 0).map(|millis| millis * MICROS_PER_MILLI);
         let Members { policy, key, cost, meta: who, over, quotas, plan, look, .. } = members;
         let (policy, key) = (policy.into_owned(), key.into());
         let (over, quotas) = (over.unwrap_or_default(), quotas.map(OwnQuotas::Written));

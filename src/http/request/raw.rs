@@ -76,10 +76,6 @@ pub(super) fn string(value: &RawValue) -> Result<String, String> {
     serde_json::from_str(value.get()).map_err(|_| "must be Unicode text: it holds half a surrogate pair".into())
 }
 
-pub(super) fn array(value: &RawValue, most: usize) -> Result<Vec<&RawValue>, String> {
-    list_of(value, most, "checks")
-}
-
 /// An array of 1 to `most` items, which have the name `items`.
 pub(super) fn list_of<'a>(value: &'a RawValue, most: usize, name: &str) -> Result<Vec<&'a RawValue>, String> {
     if !value.get().starts_with('[') {

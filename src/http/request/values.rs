@@ -1,12 +1,14 @@
 //! The values of members, each with the fault that it may have.
 
+use std::ops::RangeInclusive;
+
 use serde_json::value::RawValue;
 
-use super::bounds::{self, MAX_META_BYTES, check_id, check_key};
+use super::bounds::{self, ID_TTL_MS, MAX_META_BYTES, WAIT_MS, check_id, check_key};
 use super::raw::{integer, kind, string};
 use crate::engine::{Meta, Over};
 use crate::limit::quota::MAX_UNITS;
-use crate::limit::time::Micros;
+use crate::limit::time::{MICROS_PER_MILLI, Micros};
 
 pub(super) fn key(value: &RawValue) -> Result<String, String> {
     string(value).and_then(|key| check_key(&key).map(|()| key))
@@ -16,20 +18,14 @@ pub(super) fn id(value: &RawValue) -> Result<String, String> {
     string(value).and_then(|id| check_id(&id).map(|()| id))
 }
 
+/// The life of an id, us.
 pub(super) fn id_life(value: &RawValue) -> Result<Micros, String> {
-    match integer(value) {
-        Some(ttl_ms) => bounds::id_life(ttl_ms),
-        None if kind(value) == "a number" => bounds::id_life(0),
-        None => bounds::id_life(0).map_err(|range| format!("{range}, not {}", kind(value))),
-    }
+    number(value, ID_TTL_MS).map(|millis| millis * MICROS_PER_MILLI)
 }
 
+/// The longest wait of a check, us.
 pub(super) fn wait(value: &RawValue) -> Result<Micros, String> {
-    match integer(value) {
-        Some(wait_ms) => bounds::wait(wait_ms),
-        None if kind(value) == "a number" => bounds::wait(u64::MAX),
-        None => bounds::wait(u64::MAX).map_err(|range| format!("{range}, not {}", kind(value))),
-    }
+    number(value, WAIT_MS).map(|millis| millis * MICROS_PER_MILLI)
 }
 
 pub(super) fn boolean(value: &RawValue) -> Result<bool, String> {
@@ -57,9 +53,15 @@ pub(super) fn meta(value: &RawValue) -> Result<Meta, String> {
 }
 
 pub(super) fn cost(value: &RawValue) -> Result<u64, String> {
+    number(value, 0..=MAX_UNITS)
+}
+
+/// An integer within a range.
+pub(super) fn number(value: &RawValue, range: RangeInclusive<u64>) -> Result<u64, String> {
+    let must = || format!("must be an integer from {} to {}", range.start(), range.end());
     match integer(value) {
-        Some(cost) if cost <= MAX_UNITS => Ok(cost),
-        _ if kind(value) == "a number" => Err(format!("must be an integer from 0 to {MAX_UNITS}")),
-        _ => Err(format!("must be an integer from 0 to {MAX_UNITS}, not {}", kind(value))),
+        Some(number) if range.contains(&number) => Ok(number),
+        _ if kind(value) == "a number" => Err(must()),
+        _ => Err(format!("{}, not {}", must(), kind(value))),
     }
 }
