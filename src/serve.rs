@@ -118,11 +118,6 @@ impl Server {
         let envoy = config.envoy.as_ref().map(|envoy| bind(envoy.listen)).transpose()?;
         let reference = config.envoy.as_ref().and_then(|envoy| envoy.http_listen).map(bind).transpose()?;
         let metrics = config.metrics_listen.map(bind).transpose()?;
-        let waits = config
-            .envoy
-            .as_ref()
-            .and_then(|envoy| envoy.xds.as_ref())
-            .is_some_and(|xds| !xds.ready_without_rules);
         let connection_age = config.envoy.as_ref().map(|envoy| envoy.connection_age).unwrap_or_default();
         let address = |door: &Option<(_, TcpSocket)>| Some(door.as_ref()?.1.local_addr().ok()?.to_string());
         tracing::info!(
@@ -164,12 +159,6 @@ impl Server {
         }
         let (shutdown, limits) = (config.shutdown, config.limits);
         let lifecycle = Lifecycle::default();
-        if engine.overrides().loaded().now_or_never().is_some() {
-            engine.overrides().let_checks_pass();
-            if !waits {
-                lifecycle.advance(Phase::Serving);
-            }
-        }
         let reloader = Arc::new(Reloader::new(setup, config, engine.clone()));
         let node = Node {
             engine,
@@ -181,6 +170,9 @@ impl Server {
             keys,
             watchers: Watchers::default(),
         };
+        if node.engine.overrides().is_loaded() {
+            begin(&node);
+        }
         let listeners = Listeners {
             checks: listen(checks)?,
             admin: admin.map(listen).transpose()?,
@@ -329,11 +321,18 @@ async fn accept_if_any(connections: Option<&Connections>) {
 /// returns.
 async fn become_ready(node: &Node) {
     node.engine.overrides().loaded().await;
-    if node.reloader.control_plane().is_none_or(|xds| xds.ready_without_rules) {
+    begin(node);
+    std::future::pending().await
+}
+
+/// The node has its overrides. If it still waits for rules, their arrival makes it ready.
+fn begin(node: &Node) {
+    let needs_rules = node.reloader.control_plane().is_some_and(|xds| !xds.ready_without_rules);
+    let awaits_them = || node.reloader.running().envoy.as_ref().is_some_and(|envoy| envoy.rules.awaited);
+    if !needs_rules || !awaits_them() {
         node.lifecycle.advance(Phase::Serving);
     }
     node.engine.overrides().let_checks_pass();
-    std::future::pending().await
 }
 
 /// Waits for `stop`, then for `delay` while readiness fails.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::applied::is_lower;
-use super::audit::{AuditEntry, Kind};
+use super::audit::{AuditEntry, Kind, Note};
 use super::entry::{Body, Entry, Grant, Name, Stored};
 use super::follow::{Followed, stored};
 use super::{Keeper, MAX_ENTRIES, Overrides, lock};
@@ -96,6 +96,12 @@ struct Write<'a> {
     expected: Option<u64>,
     by: &'a str,
     reason: Option<&'a str>,
+}
+
+/// The change of an override, for the audit.
+fn note_of(name: &Name, by: String, reason: Option<String>) -> Note {
+    let (policy, matched) = (name.policy().to_owned(), name.matched().to_owned());
+    Note { kind: Kind::Override, by, policy: Some(policy), matched: Some(matched), reason }
 }
 
 impl Overrides {
@@ -215,18 +221,8 @@ impl Overrides {
         };
         match written {
             RecordWritten::Done { version, at, before, after } => {
-                AuditEntry {
-                    version,
-                    at,
-                    kind: Kind::Override,
-                    by: by.to_owned(),
-                    policy: Some(name.policy().to_owned()),
-                    matched: Some(name.matched().to_owned()),
-                    before: stored(&before),
-                    after: stored(&after),
-                    reason: reason.map(Into::into),
-                }
-                .log();
+                let note = note_of(name, by.to_owned(), reason.map(Into::into)).entry(version, at);
+                AuditEntry { before: stored(&before), after: stored(&after), ..note }.log();
                 Ok(Changed { entry: entry(&after), existed: !before.is_empty(), warnings: Vec::new() })
             }
             RecordWritten::Stale(present) => Err(ChangeError::Stale(entry(&present).map(Arc::new))),
@@ -263,17 +259,8 @@ impl Overrides {
             let expires_at = expires_in.map_or(0, |span| now + span);
             Stored { version, at: now, expires_at, body }
         });
-        let entry = AuditEntry {
-            version,
-            at: now,
-            kind: Kind::Override,
-            by,
-            policy: Some(name.policy().to_owned()),
-            matched: Some(name.matched().to_owned()),
-            before: before.as_deref().map(Stored::from),
-            after: after.clone(),
-            reason,
-        };
+        let note = note_of(name, by, reason).entry(version, now);
+        let entry = AuditEntry { before: before.as_deref().map(Stored::from), after: after.clone(), ..note };
         file.write(entry.clone(), &self.map, now)
             .map_err(|error| ChangeError::Unavailable(error.to_string()))?;
         entry.log();

@@ -93,7 +93,7 @@ impl Map {
         self.changes.load(Ordering::Relaxed)
     }
 
-    pub(super) fn fingerprint(&self, policy: &str, key: &str) -> Fingerprint {
+    fn fingerprint(&self, policy: &str, key: &str) -> Fingerprint {
         self.fingerprinter.fingerprint(policy, key)
     }
 

@@ -23,7 +23,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::clock::unix_micros;
 use crate::config::Policies;
-use crate::limit::key::{Fingerprint, Fingerprinter};
+use crate::limit::key::Fingerprinter;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
 use crate::store::StoreError;
@@ -138,7 +138,8 @@ impl Overrides {
         }
     }
 
-    fn is_loaded(&self) -> bool {
+    /// Whether the node has the entries.
+    pub fn is_loaded(&self) -> bool {
         match self.keeper.get() {
             Some(Keeper::Redis(followed)) => followed.is_loaded(),
             Some(Keeper::File(_)) | None => true,
@@ -161,16 +162,6 @@ impl Overrides {
     /// The policy that counts a key, whether or not a list decides for it.
     pub fn counting(&self, policy: &Arc<Policy>, key: Key<'_>) -> Arc<Policy> {
         self.map.counting(policy, key)
-    }
-
-    /// Identifies a normalised key under a policy.
-    pub fn fingerprint(&self, policy: &str, key: &str) -> Fingerprint {
-        self.map.fingerprint(policy, key)
-    }
-
-    /// The entry of a name.
-    pub fn get(&self, name: &Name) -> Option<Arc<Entry>> {
-        self.map.get(name)
     }
 
     /// Up to `most` entries of a policy in the order of their matches, after the match `after`. Each
