@@ -60,7 +60,7 @@ impl TokenBucket {
             return 0;
         }
         let terms = Terms::of_quota(quota);
-        let capacity = quota.limit.get().saturating_mul(terms.price);
+        let capacity = capacity(quota, terms);
         capacity.saturating_sub(self.debt_at(terms, now)) / terms.price
     }
 
@@ -101,14 +101,14 @@ impl TokenBucket {
             return 0;
         }
         let terms = Terms::of_quota(quota);
-        let capacity = quota.limit.get().saturating_mul(terms.price);
+        let capacity = capacity(quota, terms);
         self.debt_at(terms, now).saturating_sub(capacity).div_ceil(terms.price)
     }
 
     /// Time from `now` until `units` fewer are in line, us.
     pub fn leaves_line(&self, quota: &Quota, now: Micros, units: u64) -> Micros {
         let (terms, standing) = (Terms::of_quota(quota), self.in_line(quota, now));
-        let capacity = quota.limit.get().saturating_mul(terms.price);
+        let capacity = capacity(quota, terms);
         let left = standing.saturating_sub(units).saturating_mul(terms.price).saturating_add(capacity);
         if units == 0 { 0 } else { self.debt_at(terms, now).saturating_sub(left).div_ceil(terms.repaid) }
     }
@@ -136,20 +136,25 @@ impl TokenBucket {
     /// of it stay, and were repaid first. Returns units, rounded up.
     pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, (cost, kept): (u64, u64), entry: Entry) -> u64 {
         let terms = Terms::of_quota(quota);
+        if at > now {
+            return self.give_up_place(quota, now, cost, entry);
+        }
         // The clock may have stepped back since the last charge or refund.
         let repaid = terms.repaid.saturating_mul(now.max(self.at).saturating_sub(at));
-        let charge = (cost + kept).saturating_mul(terms.price);
-        if at > now {
-            // The charge has not started. Its place is given back if nobody stands behind it.
-            if !self.ledger.as_mut().is_some_and(|ledger| ledger.leave_line(entry)) {
-                return 0;
-            }
-            let given = self.take_back(terms, now, cost.saturating_mul(terms.price), false);
-            self.shorten_line(quota, now);
-            return given;
-        }
+        let (charge, wanted) = ((cost + kept).saturating_mul(terms.price), cost.saturating_mul(terms.price));
         let unpaid = self.ledger.as_ref().map_or(0, |ledger| ledger.unpaid(entry, charge, repaid));
-        self.take_back(terms, now, unpaid.min(cost.saturating_mul(terms.price)), false)
+        self.take_back(terms, now, unpaid.min(wanted), false)
+    }
+
+    /// Takes back a charge that has not started, if nobody stands behind its place.
+    fn give_up_place(&mut self, quota: &Quota, now: Micros, cost: u64, entry: Entry) -> u64 {
+        if !self.ledger.as_mut().is_some_and(|ledger| ledger.leave_line(entry)) {
+            return 0;
+        }
+        let terms = Terms::of_quota(quota);
+        let given = self.take_back(terms, now, cost.saturating_mul(terms.price), false);
+        self.shorten_line(quota, now);
+        given
     }
 
     /// Ends the line at the place before the one that was just given back. A place in line begins at
@@ -157,7 +162,7 @@ impl TokenBucket {
     /// Before the end of the line the debt counts backward to that instant.
     fn shorten_line(&mut self, quota: &Quota, now: Micros) {
         let terms = Terms::of_quota(quota);
-        let room = quota.limit.get().saturating_mul(terms.price).saturating_sub(self.debt);
+        let room = capacity(quota, terms).saturating_sub(self.debt);
         let end = now.max(self.at.saturating_sub(room / terms.repaid));
         if let Some(ledger) = self.ledger.as_mut().filter(|_| end < self.at) {
             self.debt += terms.repaid * (self.at - end);
@@ -227,6 +232,11 @@ impl TokenBucket {
     pub fn expires_at(&self, terms: Terms) -> Micros {
         self.at.saturating_add(self.debt.div_ceil(terms.repaid))
     }
+}
+
+/// The debt of an empty bucket.
+fn capacity(quota: &Quota, terms: Terms) -> u64 {
+    quota.limit.get().saturating_mul(terms.price)
 }
 
 #[cfg(test)]
