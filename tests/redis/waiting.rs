@@ -78,7 +78,7 @@ fn replay_gets_the_rest_and_the_last_place_is_used_again() {
         assert_eq!(refund("third")["refunded"], 1);
         let again = start(&with_id("fourth"));
         assert!((third - 5_000..=third).contains(&again), "{third} and {again}");
-        // Whoever leaves from the end makes room for the next ones.
+        // A caller that leaves from the end makes room for the next one.
         assert_eq!(refund("fourth")["refunded"], 1);
         let fifth = start(&with_id("fifth"));
         assert!((again - 5_000..=again).contains(&fifth), "{again} and {fifth}");

@@ -91,10 +91,7 @@ local function take_back(q)
   elseif made then
     local paid = repaid * math.max(0, math.max(now, first[q]) - made)
     local of_all = math.max(0, owed_then[q] - refunded) - paid
-    local of_charge = number[q] >= cleared and wanted - paid or 0
--- hold
-    of_charge = number[q] >= cleared and wanted + stays * price - paid or 0
--- end hold
+    local of_charge = number[q] >= cleared and wanted + stays * price - paid or 0
     wanted = number[q] >= born and math.min(wanted, math.max(0, of_all, of_charge)) or 0
   end
   local given = math.min(wanted, rests)

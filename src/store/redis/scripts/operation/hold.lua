@@ -14,20 +14,20 @@
 -- KEYS  ..., [the record of the id], the instant of the last reset, the places
 --
 -- ARGV  ..., the arguments of the operation, the name of each quota's counter, the meta of the
---       check, the cost to settle (`all`: as charged, `refund`: a refund by id, `undo`: a refund that also
---       forgets the id, else empty), 1 if a
---       replica must acknowledge the answer, 0 or in tests a substitute for TIME, us; time to live
---       of a hold, us; the most open holds or 0; `charge` or `release` at the expiry; the beginning
---       of the names of records; number of quotas, the operation. Beside the others there are:
+--       check, the cost to settle (`all`: as charged, `refund`: a refund by id, `undo`: a refund
+--       that also forgets the id, else empty), 1 if a replica must acknowledge the answer, 0 or in
+--       tests a substitute for TIME, us; time to live of a hold, us; the most open holds or 0;
+--       `charge` or `release` at the expiry; the beginning of the names of records; number of
+--       quotas, the operation. Beside the others there are:
 --       'renew'   extends the hold of the id
 --       'holds'   lists the open holds that expire last
 --
--- Reply as that of `operation_head.lua`, with a list at the end: the open holds; us until a place is
---       free or 0; us until the last hold expires, or 0
---       where it does not matter; 1 if expired holds are left to give back, else 0;
---       the holds that this call removed; `open`, `settled`, `expired`, `released` or `reset` of the
---       id's hold, or empty; us until it expires. A settle adds its result, a word or empty, then
---       the charge, the refund, the rest; and the cost that it drained.
+-- Reply as that of `operation_head.lua`, with a list at the end: the open holds; us until a place
+--       is free or 0; us until the last hold expires, or 0 where it does not matter; 1 if expired
+--       holds are left to give back, else 0; the holds that this call removed; the id's hold, as
+--       `open`, `settled`, `expired`, `released`, `reset` or empty; us until it expires. A settle
+--       adds its result, a word or empty, then the charge, the refund, the rest; and the cost that
+--       it drained.
 --       'renew' replies {TIME, state of the hold, us until it expires}.
 --       'holds' replies {TIME, the open holds, then for each: id, us until it expires, cost, us
 --       since its charge, meta}.
@@ -90,9 +90,6 @@ end
 
 -- The result of a settle, and the cost that it drains.
 local result, drain_of = {'', 0, 0, 0}, 0
-
--- The units of a charge that stay when a part of it is given back. They were repaid first.
-local stays = 0
 
 -- The expired holds that this call removes without a refund.
 local gone = {}

@@ -140,7 +140,7 @@ if how == 'once' or how == 'id' or how == 'renew' then
 end
 -- end hold
 
--- Of a charge: how long it may be undone, us, and what its record has of each quota.
+-- A charge has the time in which it may be undone, us, and what its record has of each quota.
 local over, hold, about = is_charge and argument(), 0, nil
 -- A check that waits has its longest wait, us, and the most units in line.
 local longest, queue
@@ -149,9 +149,11 @@ if over == 'wait' then
 end
 -- The TTL of what is written beside the state, ms.
 local life
--- Of a refund: the cost, and the instant of the charge. By quota, number and debt of the charge,
--- and the units that a drain took. For a lease: when it was decided, and until when returns count.
+-- A refund has the cost, and the instant of the charge. By quota, number and debt of the charge, and
+-- the units that a drain took. For a lease: when it was decided, and until when returns count.
 local cost, made, number, owed_then, parts, decided, till = 0, nil, {}, {}, {}, nil, nil
+-- The units of a charge that stay when a settle gives back a part of it. They were repaid first.
+local stays = 0
 
 if how == 'hold' then
   hold = tonumber(argument())
