@@ -12,6 +12,7 @@ mod envoy;
 mod explain;
 mod gates;
 mod hostile_output;
+mod proposals;
 mod replay;
 
 // `-` is standard input for every command that reads a configuration.
