@@ -1,5 +1,6 @@
 //! A small client for a running node: one HTTP/1.1 call over one connection.
 
+use std::fmt;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -13,8 +14,8 @@ use tokio::net::TcpStream;
 
 use super::bearer::Bearer;
 use super::block_on;
-use super::shown;
 use super::target::Target;
+use super::{print, shown};
 use crate::config::visible;
 
 mod tls;
@@ -66,6 +67,11 @@ impl Answer {
     pub(super) fn document(&self) -> Option<String> {
         let text = std::str::from_utf8(&self.body).ok().filter(|_| !self.json().is_null())?;
         Some(shown::json(text) + "\n")
+    }
+
+    /// Prints the body for programs if `json` asks for it, or else the text for people.
+    pub(super) fn show(&self, json: bool, told: impl FnOnce() -> String) -> Result<(), String> {
+        print(&self.document().filter(|_| json).unwrap_or_else(told))
     }
 
     /// The detail of a problem document, or else the status, on one line. For an unexpected answer.
@@ -148,10 +154,13 @@ impl Node {
 
 /// The query of these parameters.
 pub(super) fn parameters(parameters: &[(&str, &str)]) -> String {
-    let encoded = parameters
-        .iter()
-        .map(|(name, value)| format!("{name}={}", utf8_percent_encode(value, NON_ALPHANUMERIC)));
+    let encoded = parameters.iter().map(|(name, value)| format!("{name}={}", encoded(value)));
     encoded.collect::<Vec<_>>().join("&")
+}
+
+/// A text as a part of a path or a query.
+pub(super) fn encoded(text: &str) -> impl fmt::Display {
+    utf8_percent_encode(text, NON_ALPHANUMERIC)
 }
 
 impl Access {

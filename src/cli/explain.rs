@@ -82,9 +82,6 @@ fn of_node(args: &Args, url: &str) -> Result<ExitCode, String> {
     if answer.status != StatusCode::OK || !told["policy"].is_string() {
         return Err(answer.failure());
     }
-    match answer.document().filter(|_| args.json) {
-        Some(document) => print(&document)?,
-        None => print(&policy::lines(&policy::text_of_node(&told)))?,
-    }
+    answer.show(args.json, || policy::lines(&policy::text_of_node(&told)))?;
     Ok(ExitCode::SUCCESS)
 }

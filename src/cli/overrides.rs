@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
-use super::client::Node;
+use super::client::{Node, encoded, parameters};
 use super::{complain, print};
 use crate::config::{span, visible};
 use crate::limit::time::MICROS_PER_MILLI;
@@ -184,9 +184,9 @@ fn each(
 ) -> Result<(), String> {
     let mut cursor: Option<String> = None;
     loop {
-        let parameters = [("match", start), ("cursor", cursor.as_deref())];
-        let parameters = parameters.iter().filter_map(|(name, value)| Some(format!("{name}={}", encoded((*value)?))));
-        let page = node.get(&format!("{}?{}", path(policy), parameters.collect::<Vec<_>>().join("&")))?;
+        let given = [("match", start), ("cursor", cursor.as_deref())];
+        let given: Vec<_> = given.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+        let page = node.get(&format!("{}?{}", path(policy), parameters(&given)))?;
         let body = page.json();
         let Some(entries) = body["entries"].as_array() else { return Err(page.failure()) };
         entries.iter().try_for_each(&mut show)?;
@@ -199,10 +199,6 @@ fn each(
 
 fn path(policy: &str) -> String {
     format!("/v1/overrides/{}", encoded(policy))
-}
-
-fn encoded(text: &str) -> String {
-    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
 
 /// The body of a successful change.

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::client::Node;
-use super::print;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -36,9 +35,6 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     }
     let answer = args.node.post("/v1/refund", &body)?;
     let Some(refunded) = answer.json()["refunded"].as_u64() else { return Err(answer.failure()) };
-    match answer.document().filter(|_| args.json) {
-        Some(document) => print(&document)?,
-        None => print(&format!("{refunded} refunded\n"))?,
-    }
+    answer.show(args.json, || format!("{refunded} refunded\n"))?;
     Ok(ExitCode::SUCCESS)
 }

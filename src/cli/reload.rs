@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::client::Node;
-use super::print;
 use crate::config::visible;
 
 #[derive(Debug, clap::Args)]
@@ -21,10 +20,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     let answer = args.node.post("/v1/reload", &json!({}))?;
     let body = answer.json();
     let Some(version) = body["version"].as_str() else { return Err(answer.failure()) };
-    if let Some(document) = answer.document().filter(|_| args.json) {
-        print(&document)?;
-        return Ok(ExitCode::SUCCESS);
-    }
+    answer.show(args.json, || told(&body, version))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The version in force, and what it changes.
+fn told(body: &Value, version: &str) -> String {
     let names = |member: &str| -> Vec<String> {
         let names = body[member].as_array().into_iter().flatten().filter_map(Value::as_str);
         names.map(visible).collect()
@@ -35,6 +36,5 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
         .map(|member| format!("  {}: {}\n", member.replace('_', " "), names(member).join(", ")))
         .collect();
     let origin = visible(body["origin"].as_str().unwrap_or("?"));
-    print(&format!("loaded version {} from {origin}\n{changes}", visible(version)))?;
-    Ok(ExitCode::SUCCESS)
+    format!("loaded version {} from {origin}\n{changes}", visible(version))
 }

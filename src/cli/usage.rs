@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::check::sentence;
 use super::client::{Answer, Node, parameters};
-use super::print;
 use crate::config::visible;
 
 /// The newest charges that are listed.
@@ -56,15 +55,12 @@ pub(super) fn reset(args: &ResetArgs) -> Result<ExitCode, String> {
 ///
 /// # Errors
 /// When the answer is no decision.
-pub(super) fn show(answer: &Answer, json: bool, word: &str) -> Result<ExitCode, String> {
+fn show(answer: &Answer, json: bool, word: &str) -> Result<ExitCode, String> {
     let decision = answer.json();
     if !decision["allowed"].is_boolean() {
         return Err(answer.failure());
     }
-    match answer.document().filter(|_| json) {
-        Some(document) => print(&document)?,
-        None => print(&format!("{word}{}\n{}", visible(&sentence(&decision)), details(&decision)))?,
-    }
+    answer.show(json, || format!("{word}{}\n{}", visible(&sentence(&decision)), details(&decision)))?;
     Ok(ExitCode::SUCCESS)
 }
 

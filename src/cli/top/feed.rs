@@ -6,13 +6,12 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::body::Bytes;
 use hyper::{Method, StatusCode};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use super::events::Events;
 use super::snapshot::{Snapshot, Top};
-use crate::cli::client::{Access, Answer, TIMEOUT};
+use crate::cli::client::{Access, Answer, TIMEOUT, encoded};
 use crate::cli::target::Target;
 
 /// The pause after a failure: at first, and at most.
@@ -119,7 +118,7 @@ impl Feed {
     async fn top(&self, Question { minutes, policy }: &Question) -> Option<Top> {
         let mut path = format!("/v1/top?minutes={minutes}&n={TOP_KEYS}");
         if let Some(policy) = policy {
-            path += &format!("&policy={}", utf8_percent_encode(policy, NON_ALPHANUMERIC));
+            path += &format!("&policy={}", encoded(policy));
         }
         let asked = timeout(TIMEOUT, self.access.ask(&self.target, Method::GET, &path, Bytes::new()));
         // The stream of snapshots reports why a node does not answer.
