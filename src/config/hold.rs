@@ -2,7 +2,6 @@
 
 use std::num::NonZeroU64;
 
-use super::duration::parse_within;
 use super::node::{Member, Node};
 use super::section::Section;
 use super::settings::hold::{IN_FLIGHT, ON_EXPIRY, SHAPE, TTL};
@@ -49,6 +48,5 @@ pub(super) fn hold(policy: &Section<'_>) -> Option<Hold> {
 }
 
 fn span(node: &Node) -> Option<Micros> {
-    let span = parse_within(node.text("a duration such as `60s`")?, &(MIN_TTL..=MAX_TTL));
-    node.noted(span.map_err(|message| format!("{}: {message}", node.name)))
+    node.span(node.text("a duration such as `60s`")?, &(MIN_TTL..=MAX_TTL))
 }

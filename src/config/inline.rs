@@ -88,14 +88,7 @@ pub fn policy(policy: &Policy, quotas: Vec<Quota>) -> Policy {
     // No policy name may contain `~`. Limits of Envoy's requests count under their unit.
     let own = || format!("{}~{}", policy.name, &hash[..16]).into();
     let counters = policy.options.counters.clone().unwrap_or_else(own);
-    let options = Options {
-        lists: None,
-        candidate: None,
-        plans: None,
-        lease: None,
-        counters: Some(counters),
-        ..policy.options.clone()
-    };
+    let options = Options { counters: Some(counters), ..without_quotas(policy) };
     Policy { quotas, options, ..policy.clone() }
 }
 
@@ -115,14 +108,18 @@ pub fn instead(policy: &Policy, mut quotas: Vec<Quota>) -> Result<Policy, String
         }
     }
     let (quotas, lease) = lease::instead(policy, quotas);
-    let options = Options { lists: None, candidate: None, plans: None, lease, ..policy.options.clone() };
+    let options = Options { lease, ..without_quotas(policy) };
     Ok(Policy { quotas, options, ..policy.clone() })
 }
 
 /// The token bucket of `policy` with other numbers. The counters are those of the policy.
 pub fn bucket(policy: &Policy, quota: Quota) -> Policy {
-    let options = Options { lists: None, candidate: None, plans: None, lease: None, ..policy.options.clone() };
-    Policy { quotas: vec![quota], options, ..policy.clone() }
+    Policy { quotas: vec![quota], options: without_quotas(policy), ..policy.clone() }
+}
+
+/// The options without those that have quotas of their own, or depend on those of the policy.
+fn without_quotas(policy: &Policy) -> Options {
+    Options { lists: None, candidate: None, plans: None, lease: None, ..policy.options.clone() }
 }
 
 /// Equal for quotas that produce equal answers.

@@ -2,7 +2,6 @@
 
 use std::num::NonZeroU64;
 
-use super::duration::parse_within;
 use super::node::{Member, Node};
 use super::section::Section;
 use super::settings::lease::{NODES, SHAPE, SPAN};
@@ -28,10 +27,7 @@ pub(super) fn spec<'a>(policy: &Section<'a>, nodes: NonZeroU64) -> Option<LeaseS
     let section = member.node.section(&SHAPE);
     let span = |node: &Node| match node.text("`auto`, or a duration such as `500ms`")? {
         "auto" => None,
-        text => {
-            let span = parse_within(text, &(MICROS_PER_MILLI..=MAX_WINDOW / MOST));
-            node.noted(span.map_err(|message| format!("{}: {message}", node.name)))
-        }
+        text => node.span(text, &(MICROS_PER_MILLI..=MAX_WINDOW / MOST)),
     };
     let read = || (section.member(SPAN.name).and_then(span), section.read_or(&NODES, nodes.get()));
     let (span, nodes) = member.node.reading.checked(read)?;

@@ -5,8 +5,10 @@
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
+use super::duration::parse_within;
 use super::fault::{Place, Reading};
 use super::scalar::{digits, excerpt, is_identifier, listed, nearest};
+use crate::limit::time::Micros;
 
 /// A value as written.
 #[derive(Debug, Clone)]
@@ -70,6 +72,12 @@ impl Node {
     /// The value of a result; notes its error as a fault.
     pub(super) fn noted<T>(&self, result: Result<T, impl Into<String>>) -> Option<T> {
         result.map_err(|message| self.note(message)).ok()
+    }
+
+    /// The duration that its `text` has, us; notes one outside the range.
+    pub(super) fn span(&self, text: &str, range: &RangeInclusive<Micros>) -> Option<Micros> {
+        let span = parse_within(text, range);
+        self.noted(span.map_err(|message| format!("{}: {message}", self.name)))
     }
 
     /// Notes that this should be `what`.

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::duration::parse_within;
 use super::node::Node;
 use super::scalar::{excerpt, listed, nearest};
 use crate::limit::time::Micros;
@@ -79,8 +78,7 @@ impl Values for Time {
     }
 
     fn read(&self, node: &Node) -> Option<Duration> {
-        let span = parse_within(node.text("a duration such as `100ms`")?, &self.0);
-        node.noted(span.map_err(|message| format!("{}: {message}", node.name))).map(Duration::from_micros)
+        node.span(node.text("a duration such as `100ms`")?, &self.0).map(Duration::from_micros)
     }
 }
 
