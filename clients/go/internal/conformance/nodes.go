@@ -90,6 +90,7 @@ func newProxy(t *testing.T, target string, lossy bool) *proxy {
 }
 
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	lose := p.record(r) // before the node acts on the call, which a test may see at the node
 	reply, err := p.forward(r)
 	if err != nil {
 		w.WriteHeader(http.StatusBadGateway)
@@ -97,7 +98,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer reply.Body.Close()
 	body, _ := io.ReadAll(reply.Body)
-	if p.record(r) {
+	if lose {
 		connection, _, err := http.NewResponseController(w).Hijack()
 		if err == nil {
 			connection.Close()
@@ -138,7 +139,7 @@ func (p *proxy) recordChecks(body []byte) {
 	}
 }
 
-// record reports whether the answer gets lost.
+// record keeps a call, and reports whether its answer gets lost.
 func (p *proxy) record(r *http.Request) bool {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
