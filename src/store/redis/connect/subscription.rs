@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use super::attempt::Attempt;
 use super::auth;
 use super::connection::open_stream;
+use super::questions;
 use super::stream::Stream;
 use crate::clock::Clock;
 use crate::config::Credentials;
@@ -32,7 +33,8 @@ pub struct Subscription {
 
 impl Subscription {
     /// Subscribes to `channel`. Calls `wake` for each message, and when the connection ends. The
-    /// reply to the login and the subscription count as messages. So no bytes are parsed or kept.
+    /// replies to the login, the name and the subscription count as messages. So no bytes are
+    /// parsed or kept.
     /// The connection ends if the server sends too much.
     ///
     /// # Errors
@@ -47,6 +49,7 @@ impl Subscription {
     ) -> Result<Self, Failure> {
         let login = auth::login(credentials).await?;
         let mut commands = login.map(|login| login.get_packed_command()).unwrap_or_default();
+        commands.extend(questions::name().get_packed_command());
         commands.extend(redis::cmd("SUBSCRIBE").arg(channel).get_packed_command());
         let stream = open_stream(address, credentials, attempt).await?;
         let has_flooded = Arc::new(AtomicBool::new(false));
