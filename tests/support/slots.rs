@@ -13,7 +13,9 @@ pub(crate) fn move_slot(cluster: &Cluster, slot: u16, from: u16, to: u16) {
 /// The slot is half-migrated from now on; none of its keys has moved.
 pub(crate) fn begin(cluster: &Cluster, slot: u16, from: u16, to: u16) {
     set_slot(cluster, to, slot, "IMPORTING", &id(cluster, from));
-    set_slot(cluster, from, slot, "MIGRATING", &id(cluster, to));
+    let to = id(cluster, to);
+    // After a former move, a late message may take the slot away from its owner for a moment.
+    wait_until("the source owns the slot", || try_set_slot(cluster, from, slot, "MIGRATING", &to).is_ok());
 }
 
 /// Assigns the slot to the first of `owners`, which learns it first.
@@ -32,8 +34,12 @@ pub(crate) fn settle(cluster: &Cluster, slot: u16, owners: [u16; 2]) {
 }
 
 pub(crate) fn set_slot(cluster: &Cluster, number: u16, slot: u16, state: &str, id: &str) {
+    try_set_slot(cluster, number, slot, state, id).unwrap();
+}
+
+fn try_set_slot(cluster: &Cluster, number: u16, slot: u16, state: &str, id: &str) -> redis::RedisResult<()> {
     let mut cmd = redis::cmd("CLUSTER");
-    cmd.arg("SETSLOT").arg(slot).arg(state).arg(id).exec(&mut cluster.connection(number)).unwrap();
+    cmd.arg("SETSLOT").arg(slot).arg(state).arg(id).exec(&mut cluster.connection(number))
 }
 
 pub(crate) fn id(cluster: &Cluster, number: u16) -> String {
