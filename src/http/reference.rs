@@ -1,7 +1,6 @@
 //! The calls that envoyproxy/ratelimit has over HTTP: `POST /json`, for clients without gRPC. The
 //! body and the answer are the messages of the protocol as JSON.
 
-use axum::extract::{Extension, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use prost_types::Struct;
@@ -12,26 +11,21 @@ use serde_json::{Map, Value, json};
 use super::head::is_of_a_page;
 use super::problem::Problem;
 use super::request::body;
-use super::rights::Rights;
+use super::rights::Routed;
 use super::shed::permit;
 use crate::access::Refused;
+use crate::config::envoy::Unit;
 use crate::gateway::envoy::messages::{
-    self, Code, DescriptorStatus, Entry, HeaderValue, RateLimitRequest, RateLimitResponse, UnitOfTime,
+    self, Code, DescriptorStatus, Entry, HeaderValue, RateLimitRequest, RateLimitResponse,
 };
 use crate::gateway::envoy::{RateLimitError, Unavailable, should_rate_limit};
-use crate::node::Node;
 
 /// The largest body, bytes.
 const MAX_BYTES: usize = 64 * 1024;
 
 /// Decides a request: 200, or 429 if it is over a limit. As with the reference the type of the body
 /// does not matter, but no page in a browser may call so.
-pub(super) async fn json(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let (head, body) = request.into_parts();
+pub(super) async fn json(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
     if is_of_a_page(&head.headers) {
         return Err(Problem::refused(&Refused::Page.into()));
     }
@@ -146,7 +140,8 @@ impl JsonLimit {
         let unit = match self.unit {
             None => 0,
             Some(JsonUnit::Number(number)) => number,
-            Some(JsonUnit::Name(name)) => match UnitOfTime::from_name(&name) {
+            Some(JsonUnit::Name(name)) if name == "UNKNOWN" => 0,
+            Some(JsonUnit::Name(name)) => match Unit::ALL.into_iter().find(|unit| in_json(*unit) == name) {
                 Some(unit) => unit.into(),
                 None => return Err("`unit` must be SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR".to_owned()),
             },
@@ -184,7 +179,7 @@ fn status(status: &DescriptorStatus) -> Value {
         if limit.requests_per_unit > 0 {
             of_limit.insert("requestsPerUnit".to_owned(), json!(limit.requests_per_unit));
         }
-        of_limit.insert("unit".to_owned(), json!(limit.unit().name()));
+        of_limit.insert("unit".to_owned(), json!(Unit::try_from(limit.unit).map(in_json).unwrap_or_default()));
         members.insert("currentLimit".to_owned(), of_limit.into());
     }
     if status.limit_remaining > 0 {
@@ -194,6 +189,10 @@ fn status(status: &DescriptorStatus) -> Value {
         members.insert("durationUntilReset".to_owned(), json!(format!("{}s", reset.seconds)));
     }
     members.into()
+}
+
+fn in_json(unit: Unit) -> String {
+    unit.name().to_ascii_uppercase()
 }
 
 fn code(code: i32) -> Value {

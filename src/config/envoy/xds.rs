@@ -10,7 +10,7 @@ use prost::Message;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value as ProtoValue};
 
-use super::UnitOfTime;
+use super::Unit;
 use crate::config::credentials::{ClientTls, client_tls};
 use crate::config::fault::{Place, Reading};
 use crate::config::node::{Member, Node, Value};
@@ -75,7 +75,8 @@ pub struct RateLimitDescriptor {
 
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct RateLimitPolicy {
-    #[prost(enumeration = "UnitOfTime", tag = "1")]
+    /// The number of a [`Unit`].
+    #[prost(int32, tag = "1")]
     pub unit: i32,
     #[prost(uint32, tag = "2")]
     pub requests_per_unit: u32,
@@ -169,9 +170,12 @@ impl<'r> Writer<'r> {
 /// The value of a `rate_limit`, at the place of `around`.
 fn rate_limit(around: &Members<'_>, limit: &RateLimitPolicy) -> Value {
     let mut members = around.inner();
-    let unit = UnitOfTime::try_from(limit.unit).map(|unit| format!("{unit:?}"));
     if limit.unit != 0 || !limit.unlimited {
-        members.add("unit", Some(plain(unit.unwrap_or_else(|_| limit.unit.to_string()))));
+        let unit = match limit.unit {
+            0 => "Unknown".to_owned(),
+            number => Unit::try_from(number).map_or_else(|_| number.to_string(), |unit| unit.name().to_owned()),
+        };
+        members.add("unit", Some(plain(unit)));
     }
     if !limit.unlimited {
         members.add("requests_per_unit", Some(plain(limit.requests_per_unit.to_string())));

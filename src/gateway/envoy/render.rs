@@ -4,7 +4,7 @@ use prost_types::Duration;
 
 use super::decide::{Verdict, is_over};
 use super::messages::{Code, CurrentLimit, DescriptorStatus, HeaderValue, RateLimitResponse};
-use super::plan::{Counted, Plan, Planned, wire};
+use super::plan::{Counted, Plan, Planned};
 use crate::config::envoy::Unit;
 use crate::engine::Decision;
 use crate::fields;
@@ -61,7 +61,7 @@ fn expressible(decision: &Decision) -> Option<CurrentLimit> {
         return None;
     }
     let requests_per_unit = u32::try_from(quota.limit.get()).ok()?;
-    let unit = wire(Unit::of_window(quota.window)?).into();
+    let unit = Unit::of_window(quota.window)?.into();
     Some(CurrentLimit { requests_per_unit, unit, name: decision.policy.name.clone() })
 }
 
