@@ -1,7 +1,5 @@
 //! `POST /v1/settle` ends holds, and `POST /v1/renew` extends them.
 
-use axum::Extension;
-use axum::extract::{Request, State};
 use axum::response::Response;
 use futures_util::future::join_all;
 
@@ -10,18 +8,13 @@ use super::check::{MAX_BATCH_BYTES, read};
 use super::problem::{Problem, Problems};
 use super::request::hold::{self, Holds};
 use super::request::query;
-use super::rights::Rights;
+use super::rights::Routed;
 use crate::engine::{CheckError, Door, HoldId};
 use crate::limit::hold::{End, Renewal};
 use crate::limit::time::MICROS_PER_MILLI;
 use crate::node::Node;
 
-pub(super) async fn settle(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let (head, body) = request.into_parts();
+pub(super) async fn settle(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
     let (holds, ()) = read(&node, &head, body, MAX_BATCH_BYTES, hold::settle, query::none).await?;
     holds.each(|(hold, _)| rights.policy(&node, &hold.policy))?;
     let engine = &node.engine;
@@ -29,12 +22,7 @@ pub(super) async fn settle(
     answer_each(&node, holds, settle, answer::settled).await
 }
 
-pub(super) async fn renew(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let (head, body) = request.into_parts();
+pub(super) async fn renew(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
     let (holds, ()) = read(&node, &head, body, MAX_BATCH_BYTES, hold::renew, query::none).await?;
     holds.each(|(hold, ())| rights.policy(&node, &hold.policy))?;
     let engine = &node.engine;

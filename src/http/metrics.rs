@@ -1,20 +1,16 @@
 //! `GET /metrics`.
 
-use axum::extract::{Extension, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
 use super::problem::{Problem, panicked};
-use super::rights::Rights;
+use super::rights::Routed;
 use crate::limit::time::Micros;
 use crate::node::{Node, Present};
 use crate::telemetry::instrument::MICROS;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, ReferenceMetrics, single, text};
 
-pub(super) async fn metrics(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-) -> Result<Response, Problem> {
+pub(super) async fn metrics(Routed { node, rights, .. }: Routed) -> Result<Response, Problem> {
     rights.all_policies(&node)?;
     // Thousands of policies or open descriptors take tens of milliseconds, so a blocking thread
     // reads them.

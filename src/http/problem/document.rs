@@ -91,6 +91,12 @@ impl Problem {
     }
 }
 
+impl From<Violations> for Problem {
+    fn from(violations: Violations) -> Self {
+        Self::invalid(violations)
+    }
+}
+
 /// A handler panicked, which is a bug. The panic hook has logged it.
 pub(in crate::http) fn panicked(_: Box<dyn Any + Send>) -> Response {
     Problem::new(ProblemType::INTERNAL, "the call was given up; what it charged is not known").into_response()
