@@ -22,12 +22,8 @@ pub(in crate::config) struct Known<'a> {
 
 /// `identity` is none after a fault in it.
 pub(super) fn rules(node: &Node, identity: Option<&[String]>, known: &Known<'_>) -> Vec<Rule> {
-    let items = node.list("[{checks: [{policy: per-ip, key: \"{client_ip}\"}]}]");
-    if items.is_some_and(<[Node]>::is_empty) {
-        node.note("`rules` is empty: write at least one, or remove the gate");
-    }
-    let mut rules: Vec<Rule> = Vec::new();
-    for item in items.unwrap_or_default() {
+    let (example, mut rules) = ("[{checks: [{policy: per-ip, key: \"{client_ip}\"}]}]", Vec::<Rule>::new());
+    for item in node.filled_list(example, "`rules` is empty: write at least one, or remove the gate") {
         let rule = rule(item, identity, known);
         if let Some(name) = &rule.name
             && let Some(first) = rules.iter().find(|other| other.name.as_ref() == Some(name))
