@@ -19,7 +19,7 @@ use crate::http::problem::{MAX_EXPLAINED, Problem, Violation, Violations};
 
 /// Reads a check as `parse::check` does, and reports every fault.
 pub(in crate::http) fn check(body: &[u8]) -> Result<Check, Problem> {
-    read_check(document(body)?, "", over, Violations::default()).map_err(Problem::invalid)
+    Ok(read_check(document(body)?, "", over, Violations::default())?)
 }
 
 /// One check of a batch, or its problem.
@@ -82,8 +82,7 @@ pub(in crate::http) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
 
 /// The items of a body with 1 to `most` checks, and the faults around them.
 fn checks(document: &RawValue, most: usize) -> Result<(Vec<&RawValue>, Violations), Problem> {
-    let members = Members::open(document, "", &["checks"], Violations::default());
-    let mut members = members.map_err(Problem::invalid)?;
+    let mut members = Members::open(document, "", &["checks"], Violations::default())?;
     members.require("checks");
     let items = members.take("checks", |value| list_of(value, most, "checks"));
     Ok((items.unwrap_or_default(), members.violations))

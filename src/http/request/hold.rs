@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::bounds::{DEFAULT_POLICY, MAX_BATCH};
 use super::members::Members;
-use super::raw::{document, list_of, string};
+use super::raw::{list_of, string};
 use super::values::{cost, id, key};
 use crate::engine::HoldId;
 use crate::http::problem::{Problem, Violations};
@@ -59,11 +59,10 @@ fn read<T: fmt::Debug>(
     names: &[&str],
     more: fn(&mut Members<'_, &RawValue>) -> T,
 ) -> Result<Holds<(HoldId, T)>, Problem> {
-    let body = document(body)?;
     let known: Vec<&str> = names.iter().copied().chain([list]).collect();
-    let mut members = Members::open(body, "", &known, Violations::default()).map_err(Problem::invalid)?;
+    let mut members = Members::of_body(body, &known)?;
     if !members.has(list) {
-        return members.hold(more).map(Holds::One).map_err(Problem::invalid);
+        return Ok(Holds::One(members.hold(more)?));
     }
     let items = members.take(list, |value| list_of(value, MAX_BATCH, list)).unwrap_or_default();
     names
