@@ -5,7 +5,7 @@ use axum::response::Response;
 use tokio::task::yield_now;
 
 use super::answer::{self, List};
-use super::problem::{self, Problem, Problems, Violations, panicked};
+use super::problem::{self, Problem, Problems, Violations};
 use super::request::body::{self, JsonBody};
 use super::request::refund::{self, RefundRequest};
 use super::request::{explain, parse, query};
@@ -133,10 +133,7 @@ pub(super) async fn refund(Routed { node, rights, head, body }: Routed) -> Resul
     let refunded = match by_operator {
         false => refunding.await,
         // The entry of the audit follows, although the caller may leave.
-        true => match tokio::spawn(carried(refunding)).await {
-            Ok(refunded) => refunded,
-            Err(error) => return Ok(panicked(Box::new(error))),
-        },
+        true => tokio::spawn(carried(refunding)).await?,
     };
     Ok(answer::refunded(&refunded_key, &refunded.map_err(|error| node.refused(&error))?))
 }

@@ -21,7 +21,7 @@ use super::answer::{self, Object};
 use super::head::bearer;
 use super::health;
 use super::policies::rfc3339;
-use super::problem::{Problem, panicked};
+use super::problem::Problem;
 use super::request::query::{self, SHOWN};
 use super::rights::Routed;
 use super::top::{keys, shows_keys, write_consumers, write_denied, write_key};
@@ -68,10 +68,7 @@ pub(super) async fn live(Routed { node, rights, head, .. }: Routed) -> Result<Re
     let subscriber = Subscriber { in_clear, is_operator, secret, token, access };
     let (load, joined) = (node.load.clone(), node.clone());
     let joining = load.read(move || joined.watchers.join(subscriber, || first(&joined)));
-    let ((first, watch), events) = match joining.await {
-        Ok(joined) => joined.ok_or_else(Problem::too_many_watchers)?,
-        Err(error) => return Ok(panicked(Box::new(error))),
-    };
+    let ((first, watch), events) = joining.await?.ok_or_else(Problem::too_many_watchers)?;
     let address = rights.caller.address;
     if let Some(name) = name.filter(|name| node.watchers.is_login(name, address, unix_micros())) {
         let from = address.map_or_else(|| "an unknown address".to_owned(), |address| address.to_string());

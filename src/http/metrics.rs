@@ -3,7 +3,7 @@
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-use super::problem::{Problem, panicked};
+use super::problem::Problem;
 use super::rights::Routed;
 use crate::limit::time::Micros;
 use crate::node::{Node, Present};
@@ -15,10 +15,8 @@ pub(super) async fn metrics(Routed { node, rights, .. }: Routed) -> Result<Respo
     // Thousands of policies or open descriptors take tens of milliseconds, so a blocking thread
     // reads them.
     let load = node.load.clone();
-    match load.read(move || text(read(&node), reference(&node))).await {
-        Ok(text) => Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response()),
-        Err(error) => Ok(panicked(Box::new(error))),
-    }
+    let text = load.read(move || text(read(&node), reference(&node))).await?;
+    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
 }
 
 /// The metrics by the names of the reference, if the configuration wants them.

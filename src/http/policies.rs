@@ -4,7 +4,7 @@ use axum::response::Response;
 use jiff::Timestamp;
 
 use super::answer::{self, Object};
-use super::problem::{Problem, panicked, write_fault};
+use super::problem::{Problem, write_fault};
 use super::request::query;
 use super::rights::Routed;
 use crate::config::Policies;
@@ -22,8 +22,7 @@ pub(super) async fn policies(Routed { node, rights, .. }: Routed) -> Result<Resp
     rights.all_policies(&node)?;
     let (policies, last) = (node.engine.policies(), node.reloader.last());
     // Thousands of policies take tens of milliseconds, so a blocking thread writes them.
-    let written = node.load.read(move || answer::object(|object| write(object, &policies, &last)));
-    Ok(written.await.unwrap_or_else(|error| panicked(Box::new(error))))
+    Ok(node.load.read(move || answer::object(|object| write(object, &policies, &last))).await?)
 }
 
 fn write(object: &mut Object<'_>, policies: &Policies, last: &LastReload) {

@@ -7,7 +7,7 @@ use axum::response::Response;
 
 use super::answer::{self, Object};
 use super::head::bearer;
-use super::problem::{Problem, panicked};
+use super::problem::Problem;
 use super::request::query;
 use super::rights::Routed;
 use crate::engine::CheckError;
@@ -46,7 +46,7 @@ pub(super) async fn top(Routed { node, rights, head, .. }: Routed) -> Result<Res
             write_consumers(object, &node, in_clear, &listed(&used));
         })
     });
-    Ok(written.await.unwrap_or_else(|error| panicked(Box::new(error))))
+    Ok(written.await?)
 }
 
 /// Whether the caller may read keys in clear.

@@ -5,7 +5,7 @@
 use axum::response::Response;
 
 use super::answer::{self, Object};
-use super::problem::{Problem, panicked};
+use super::problem::Problem;
 use super::request::query;
 use super::rights::Routed;
 use crate::engine::{CheckError, Decision, Door, History, Kind, Note, OpenHold, TickCounts, Usage};
@@ -73,14 +73,11 @@ pub(super) async fn reset(Routed { node, rights, head, .. }: Routed) -> Result<R
     let (engine, by) = (node.engine.clone(), rights.author());
     let (policy, key) = (check.policy, check.key.clone());
     // The entry of the audit follows, although the caller may leave.
-    let resetting = carried(async move {
+    let resetting = tokio::spawn(carried(async move {
         let decision = engine.reset(&policy, &key, Door::Http).await?;
         engine.note(Note::of_key(Kind::Reset, by, &policy, &key)).await;
         Ok::<_, CheckError>(decision)
-    });
-    match tokio::spawn(resetting).await {
-        Ok(Ok(decision)) => Ok(answer::decision(&check.key, &decision, |_| {})),
-        Ok(Err(error)) => Err(node.refused(&error)),
-        Err(error) => Ok(panicked(Box::new(error))),
-    }
+    }));
+    let decision = resetting.await?.map_err(|error| node.refused(&error))?;
+    Ok(answer::decision(&check.key, &decision, |_| {}))
 }
