@@ -25,7 +25,7 @@ pub struct Gate {
     /// Whether trusted proxies need no token, and other peers are rejected.
     pub anonymous: bool,
     /// The first rule that matches decides.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<GateRule>,
 }
 
 impl Gate {
@@ -71,7 +71,7 @@ named! {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
+pub struct GateRule {
     /// None: no key of the rule names it.
     pub name: Option<String>,
     /// The line in the file, from 1.

@@ -109,7 +109,7 @@ pub use duration::parse as span;
 pub use envoy::{EnvoyConfig, EnvoyRules, RuleSet, XdsConfig};
 pub use fault::{Fault, Faults, Place};
 pub use gate::{
-    ClientFrom, Gate, GateCheck, Gates, KeyPart, MissingKey, PathMatch, PathPattern, RequestFrom, Rule, RuleMatch,
+    ClientFrom, Gate, GateCheck, GateRule, Gates, KeyPart, MissingKey, PathMatch, PathPattern, RequestFrom, RuleMatch,
     Template, is_token,
 };
 pub use resolve::{Setup, built_in, load};
