@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use axum::RequestExt;
+use axum::RequestPartsExt;
 use axum::body::Body;
 use axum::extract::rejection::ExtensionRejection;
 use axum::extract::{Extension, FromRequest, Request};
@@ -30,9 +30,9 @@ pub(super) struct Routed {
 impl FromRequest<Node> for Routed {
     type Rejection = ExtensionRejection;
 
-    async fn from_request(mut request: Request, node: &Node) -> Result<Self, ExtensionRejection> {
-        let Extension(rights) = request.extract_parts().await?;
-        let (head, body) = request.into_parts();
+    async fn from_request(request: Request, node: &Node) -> Result<Self, ExtensionRejection> {
+        let (mut head, body) = request.into_parts();
+        let Extension(rights) = head.extract().await?;
         Ok(Self { node: node.clone(), rights, head, body })
     }
 }
