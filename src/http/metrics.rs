@@ -40,7 +40,7 @@ fn read(node: &Node) -> Metrics {
     let last = node.reloader.last();
     metrics.config_last_reload_successful = single(f64::from(u8::from(last.successful())));
     metrics.config_last_reload_success = single(seconds(last.succeeded_at));
-    if let Some(end) = node.reloader.tls().and_then(|tls| tls.ends_at()) {
+    if let Some(end) = node.reloader.tls().and_then(|tls| tls.ends_at) {
         metrics.tls_certificate_end = single(seconds(end));
     }
     metrics

@@ -15,7 +15,7 @@ use crate::limit::quota::MAX_UNITS;
 
 /// The descriptors of a request with their rules, in order.
 #[derive(Debug)]
-pub(super) struct Plan(Vec<Planned>);
+pub(super) struct Plan(pub(super) Vec<Planned>);
 
 /// The rule of a descriptor.
 #[derive(Debug)]
@@ -110,10 +110,6 @@ impl Plan {
                 check.within = check.within.map(|within| within / calls);
             }
         }
-    }
-
-    pub(super) fn descriptors(&self) -> &[Planned] {
-        &self.0
     }
 
     /// The counted descriptors, in order.

@@ -15,7 +15,7 @@ use crate::limit::time::seconds_up;
 /// The response to a request with one verdict for each counted descriptor.
 pub(super) fn response(plan: &Plan, verdicts: &[Verdict], headers: bool) -> RateLimitResponse {
     let mut next = verdicts.iter();
-    let statuses = plan.descriptors().iter().map(|planned| match planned {
+    let statuses = plan.0.iter().map(|planned| match planned {
         Planned::Open => plain(0),
         Planned::Unlimited => plain(u32::MAX),
         Planned::Counted(counted) => next.next().map_or_else(|| plain(0), |verdict| status(counted, verdict)),
