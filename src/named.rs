@@ -5,11 +5,11 @@
 macro_rules! named {
     (
         $(#[$about:meta])*
-        $vis:vis enum $type:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)* }
+        $vis:vis enum $type:ident { $($(#[$doc:meta])* $variant:ident = $name:literal $(as $number:literal)?,)* }
     ) => {
         $(#[$about])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        $vis enum $type { $($(#[$doc])* $variant,)* }
+        $vis enum $type { $($(#[$doc])* $variant $(= $number)?,)* }
 
         impl $type {
             pub const ALL: [Self; Self::WORDS.len()] = [$(Self::$variant),*];

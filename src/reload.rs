@@ -307,7 +307,7 @@ impl Reloader {
 
 /// Warns of a certificate that has ended at `now`, or ends soon.
 fn warn_of_end(tls: Option<&ServerTls>, now: Micros) {
-    let Some(end) = tls.and_then(ServerTls::ends_at) else { return };
+    let Some(end) = tls.and_then(|tls| tls.ends_at) else { return };
     let hours_left = end.saturating_sub(now) / (3_600 * MICROS_PER_SECOND);
     if end <= now {
         tracing::warn!("the certificate of `tls` has ended, and clients refuse it: renew `cert_file`");

@@ -25,7 +25,7 @@ pub struct Gate {
     /// Whether trusted proxies need no token, and other peers are rejected.
     pub anonymous: bool,
     /// The first rule that matches decides.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<GateRule>,
 }
 
 impl Gate {
@@ -71,7 +71,7 @@ named! {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
+pub struct GateRule {
     /// None: no key of the rule names it.
     pub name: Option<String>,
     /// The line in the file, from 1.
@@ -95,6 +95,19 @@ pub struct RuleMatch {
     pub paths: Option<PathMatch>,
     /// Names in lower case, and their whole values.
     pub headers: Vec<(String, String)>,
+}
+
+impl RuleMatch {
+    /// A method in upper case. Backends may ignore the case, so it makes no difference here.
+    pub fn method(text: &str) -> Option<String> {
+        let is_method = (1..=64).contains(&text.len()) && text.bytes().all(is_token);
+        is_method.then(|| text.to_ascii_uppercase())
+    }
+}
+
+/// Whether the byte may be in a token of HTTP (RFC 9110, 5.6.2).
+pub fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 /// The paths of a rule, as its backend reads them.
@@ -163,4 +176,18 @@ pub enum KeyPart {
     Host,
     Method,
     Rule,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_method_has_one_form() {
+        assert_eq!(RuleMatch::method("post").as_deref(), Some("POST"));
+        assert_eq!(RuleMatch::method("M-SEARCH").as_deref(), Some("M-SEARCH"));
+        for text in ["", "PO ST", "POST,GET", "PÖST", &"A".repeat(65)] {
+            assert_eq!(RuleMatch::method(text), None, "{text}");
+        }
+    }
 }

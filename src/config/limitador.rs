@@ -32,7 +32,7 @@ const MAX_ENTRIES: usize = 14;
 const MAX_LISTS: usize = 8;
 
 /// One limit as written.
-struct Limit {
+struct LimitadorLimit {
     node: Node,
     namespace: String,
     path: Path,
@@ -75,7 +75,7 @@ pub fn import(source: &Source) -> Imported {
 }
 
 /// The limits of a list, or of the resources that hold one.
-fn limits(root: &Node, depth: usize) -> Vec<Limit> {
+fn limits(root: &Node, depth: usize) -> Vec<LimitadorLimit> {
     let Value::Mapping(members) = &root.value else {
         return root.each("[{namespace: edge, max_value: 10, seconds: 60}]", limit);
     };
@@ -100,7 +100,7 @@ fn limits(root: &Node, depth: usize) -> Vec<Limit> {
 }
 
 /// The limits of a file in a ConfigMap. Its lines follow the line of its key.
-fn limits_of_file(file: &Member) -> Vec<Limit> {
+fn limits_of_file(file: &Member) -> Vec<LimitadorLimit> {
     let Value::Text { text, .. } = &file.node.value else { return Vec::new() };
     let before = "\n".repeat(file.place.line());
     let root = reader::read(&(before + text), &file.node.reading);
@@ -118,7 +118,7 @@ fn text<'n>(members: &'n [Member], key: &str) -> Option<&'n str> {
     }
 }
 
-fn limit(node: &Node) -> Option<Limit> {
+fn limit(node: &Node) -> Option<LimitadorLimit> {
     let section = node.section(&LIMIT);
     let namespace = section.required("namespace", "a limit needs `namespace`, which becomes a domain");
     let namespace = namespace.and_then(|node| node.word("a name such as `edge`"));
@@ -131,7 +131,7 @@ fn limit(node: &Node) -> Option<Limit> {
         let variables = expressions(section.given("variables"), |text| variable(text).map(|one| vec![one]));
         node.noted(path(conditions, variables))
     });
-    Some(Limit {
+    Some(LimitadorLimit {
         node: node.clone(),
         namespace: namespace?.to_owned(),
         path: path.flatten()?,
@@ -238,7 +238,7 @@ fn quoted(text: &str) -> Option<&str> {
         .then_some(inside)
 }
 
-fn group(Limit { node, namespace, path, seconds, max_value }: Limit, grouped: &mut Grouped) {
+fn group(LimitadorLimit { node, namespace, path, seconds, max_value }: LimitadorLimit, grouped: &mut Grouped) {
     let quotas = grouped.entry(namespace).or_default().entry(path).or_default();
     if quotas.len() == MAX_QUOTAS && !quotas.contains_key(&seconds) {
         node.note(format!("another limit for the same requests: a policy has at most {MAX_QUOTAS} quotas"));
@@ -263,10 +263,10 @@ fn written(grouped: &Grouped, is_partial: bool) -> String {
     for (place, (namespace, paths)) in grouped.iter().enumerate() {
         let rules = paths.iter().enumerate().map(|(number, (path, quotas))| {
             let name = format!("limitador-{}-{}", place + 1, number + 1);
-            (path, Rule { is_zero: quotas.values().any(|limit| *limit == 0), name }, quotas)
+            (path, NamedPolicy { is_zero: quotas.values().any(|limit| *limit == 0), name }, quotas)
         });
         let rules: Vec<_> = rules.collect();
-        for (_, Rule { name, .. }, quotas) in rules.iter().filter(|(_, rule, _)| !rule.is_zero) {
+        for (_, NamedPolicy { name, .. }, quotas) in rules.iter().filter(|(_, rule, _)| !rule.is_zero) {
             let quotas = quotas.iter().map(|(seconds, limit)| format!("{limit} per {seconds}s"));
             let quotas = quotas.collect::<Vec<_>>().join(", ");
             let _ = writeln!(policies, "  {name}: {{algorithm: fixed-window, anchor: first-hit, quotas: [{quotas}]}}");
@@ -293,7 +293,7 @@ fn advice(limits: usize) -> &'static str {
 
 /// The rule of a descriptor.
 #[derive(Clone)]
-struct Rule {
+struct NamedPolicy {
     /// The name of the policy.
     name: String,
     /// Each request is denied.
@@ -302,14 +302,14 @@ struct Rule {
 
 #[derive(Default)]
 struct Tree {
-    rule: Option<Rule>,
+    rule: Option<NamedPolicy>,
     below: BTreeMap<Entry, Tree>,
 }
 
 impl Tree {
     /// Limits for all requests, and those whose entries another limit hides, begin with a
     /// `generic_key` of their own.
-    fn of<'a>(rules: impl Iterator<Item = (&'a Path, &'a Rule)> + Clone) -> Self {
+    fn of<'a>(rules: impl Iterator<Item = (&'a Path, &'a NamedPolicy)> + Clone) -> Self {
         let mut plain = Self::default();
         rules.clone().for_each(|(path, rule)| plain.insert(path, rule));
         let mut tree = Self::default();
@@ -325,7 +325,7 @@ impl Tree {
         tree
     }
 
-    fn insert(&mut self, path: &[Entry], rule: &Rule) {
+    fn insert(&mut self, path: &[Entry], rule: &NamedPolicy) {
         match path.split_first() {
             Some((entry, rest)) => self.below.entry(entry.clone()).or_default().insert(rest, rule),
             None => self.rule = Some(rule.clone()),
@@ -354,10 +354,10 @@ impl Tree {
                 let _ = writeln!(out, "{indent}  value: {}", quote(value));
             }
             match &tree.rule {
-                Some(Rule { is_zero: true, .. }) => {
+                Some(NamedPolicy { is_zero: true, .. }) => {
                     let _ = writeln!(out, "{indent}  rate_limit: {{unit: second, requests_per_unit: 0}}");
                 }
-                Some(Rule { name, .. }) => {
+                Some(NamedPolicy { name, .. }) => {
                     let _ = writeln!(out, "{indent}  policy: {name}");
                 }
                 None => {}

@@ -79,11 +79,8 @@ fn list(member: &Member, key_type: KeyType) -> Matches<EntrySpec> {
 /// The overrides, and whether one of them depends on the time zone.
 fn overrides(node: &Node, key_type: KeyType, form: Form) -> (Matches<EntrySpec>, bool) {
     let (mut found, mut needs_zone) = (Matches::default(), false);
-    let items = node.list("[{match: {key: alice}, quotas: [5 per 1s]}]");
-    if items.is_some_and(<[Node]>::is_empty) {
-        node.note("`overrides` is empty: leave it out");
-    }
-    for item in items.unwrap_or_default() {
+    let example = "[{match: {key: alice}, quotas: [5 per 1s]}]";
+    for item in node.filled_list(example, "`overrides` is empty: leave it out") {
         let section = item.section(&override_::SHAPE);
         let matcher = section.required("match", "an override needs `match`, such as `match: {key: alice}`");
         let quotas = section.required("quotas", "an override needs `quotas`, such as `quotas: [5 per 1s]`");

@@ -109,8 +109,8 @@ pub use duration::parse as span;
 pub use envoy::{EnvoyConfig, EnvoyRules, RuleSet, XdsConfig};
 pub use fault::{Fault, Faults, Place};
 pub use gate::{
-    ClientFrom, Gate, GateCheck, Gates, KeyPart, MissingKey, PathMatch, PathPattern, RequestFrom, Rule, RuleMatch,
-    Template,
+    ClientFrom, Gate, GateCheck, GateRule, Gates, KeyPart, MissingKey, PathMatch, PathPattern, RequestFrom, RuleMatch,
+    Template, is_token,
 };
 pub use resolve::{Setup, built_in, load};
 pub use resp::{RespConfig, THROTTLE};

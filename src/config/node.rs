@@ -184,6 +184,15 @@ impl Node {
         }
     }
 
+    /// The entries of a list; notes `empty` if there are none.
+    pub(super) fn filled_list(&self, example: &str, empty: impl Into<String>) -> &[Self] {
+        let items = self.list(example);
+        if items.is_some_and(<[Self]>::is_empty) {
+            self.note(empty);
+        }
+        items.unwrap_or_default()
+    }
+
     /// The readable entries of a list.
     pub(super) fn each<'n, T>(&'n self, example: &str, read: impl FnMut(&'n Self) -> Option<T>) -> Vec<T> {
         self.list(example).unwrap_or_default().iter().filter_map(read).collect()

@@ -88,12 +88,8 @@ impl<'a> Section<'a> {
 
     /// Like [`Self::each`], of a list with one entry or more.
     pub(super) fn some<T>(&self, key: &str, example: &str, read: impl FnMut(&'a Node) -> Option<T>) -> Vec<T> {
-        if let Some(node) =
-            self.member(key).filter(|node| matches!(&node.value, Value::List(items) if items.is_empty()))
-        {
-            node.note(format!("`{key}` is empty: leave it out"));
-        }
-        self.each(key, example, read)
+        let items = |node: &'a Node| node.filled_list(example, format!("`{key}` is empty: leave it out"));
+        self.member(key).map_or(&[][..], items).iter().filter_map(read).collect()
     }
 
     /// A member with the place of its key.

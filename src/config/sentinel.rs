@@ -33,11 +33,8 @@ pub(super) fn sentinel(node: &Node) -> Option<SentinelConfig> {
 
 fn nodes(node: &Node) -> Vec<String> {
     let mut known: Vec<String> = Vec::new();
-    let items = node.list("[\"10.0.0.1:26379\"]");
-    if items.is_some_and(<[Node]>::is_empty) {
-        node.note("`nodes` needs one or more sentinels: name all that watch the master");
-    }
-    for item in items.unwrap_or_default() {
+    let empty = "`nodes` needs one or more sentinels: name all that watch the master";
+    for item in node.filled_list("[\"10.0.0.1:26379\"]", empty) {
         let Some(address) = address(item) else { continue };
         if known.contains(&address) {
             item.note(format!("`{address}` is named twice: each sentinel has one vote"));

@@ -25,9 +25,9 @@ pub struct ServerTls {
     pub server: Arc<ServerConfig>,
     /// The node's certificate, and the authorities between it and one that clients know.
     chain: Vec<CertificateDer<'static>>,
-    /// The earliest expiry in the chain, in us since the Unix epoch; none if no certificate reveals
-    /// one.
-    ends_at: Option<Micros>,
+    /// When clients begin to reject the certificate: the earliest expiry in the chain, in us since
+    /// the Unix epoch; none if no certificate reveals one.
+    pub ends_at: Option<Micros>,
     /// The authorities that sign client certificates. None: clients need no certificate.
     clients: Option<Arc<RootCertStore>>,
 }
@@ -36,11 +36,6 @@ impl ServerTls {
     /// Whether clients must present a certificate.
     pub fn asks_clients(&self) -> bool {
         self.clients.is_some()
-    }
-
-    /// When clients begin to reject the certificate, in us since the Unix epoch, if that is known.
-    pub fn ends_at(&self) -> Option<Micros> {
-        self.ends_at
     }
 }
 

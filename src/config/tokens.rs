@@ -77,12 +77,9 @@ impl Reader<'_> {
 
 /// A list of one or more of these words.
 fn words<T: Copy>(node: &Node, example: &str, words: &'static [(&'static str, T)]) -> Vec<T> {
-    let Some(items) = node.list(example) else { return Vec::new() };
-    if items.is_empty() {
-        node.note(format!("{} is empty: name one or more, such as `{example}`", node.name));
-    }
+    let empty = format!("{} is empty: name one or more, such as `{example}`", node.name);
     let read = |item| Choice(words, words.first()?.1).read(item);
-    items.iter().filter_map(read).collect()
+    node.filled_list(example, empty).iter().filter_map(read).collect()
 }
 
 /// The start of a day in UTC, or an instant with its offset, in us since the Unix epoch.

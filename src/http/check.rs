@@ -1,16 +1,15 @@
 //! `POST /v1/check`, `POST /v1/check/batch`, `POST /v1/check/all` and `POST /v1/refund`.
 
-use axum::extract::{Extension, Request, State};
 use axum::http::request::Parts;
 use axum::response::Response;
 use tokio::task::yield_now;
 
 use super::answer::{self, List};
-use super::problem::{self, Problem, Problems, Violations, panicked};
+use super::problem::{self, Problem, Problems, Violations};
 use super::request::body::{self, JsonBody};
 use super::request::refund::{self, RefundRequest};
 use super::request::{explain, parse, query};
-use super::rights::Rights;
+use super::rights::{Rights, Routed};
 use super::shed::{permit, permit_heavy, refuse_unread};
 use crate::access::Scope;
 use crate::engine::{Check, CheckError, Door, Kind, Note, Refund};
@@ -27,12 +26,7 @@ pub(super) const MAX_BATCH_BYTES: usize = 1024 * 1024;
 const LIGHT_BATCH: usize = 250;
 
 /// The routed handler. `service.rs` calls `respond` without the router.
-pub(super) async fn one(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let (head, body) = request.into_parts();
+pub(super) async fn one(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
     respond(&node, &rights, &head, body).await
 }
 
@@ -67,12 +61,7 @@ pub(super) async fn read<B, Q>(
     problem::both(parse(&body), query(head.uri.query()))
 }
 
-pub(super) async fn batch(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let (head, body) = request.into_parts();
+pub(super) async fn batch(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
     let body = body::json(&head.headers, body, MAX_BATCH_BYTES).await?;
     let items = read_batch(&node.load, &body).await;
     let (items, ()) = problem::both(items, query::none(head.uri.query()))?;
@@ -105,12 +94,7 @@ fn most_checks(body: &[u8]) -> usize {
     body.iter().filter(|byte| **byte == b'{').count()
 }
 
-pub(super) async fn all(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let (head, body) = request.into_parts();
+pub(super) async fn all(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
     let (checks, denied) = read(&node, &head, body, MAX_BYTES, parse::all, query::deny_status).await?;
     rights.checks(&node, &checks)?;
     let refused = |refusals: Vec<_>| Problem::no_decisions(&refusals, &node.engine.policies());
@@ -122,12 +106,7 @@ pub(super) async fn all(
     Ok(response)
 }
 
-pub(super) async fn refund(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let (head, body) = request.into_parts();
+pub(super) async fn refund(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
     let (request, ()) = read(&node, &head, body, MAX_BYTES, refund::refund, query::none).await?;
     let RefundRequest { policy, key, charge } = request;
     rights.policy(&node, &policy)?;
@@ -154,10 +133,7 @@ pub(super) async fn refund(
     let refunded = match by_operator {
         false => refunding.await,
         // The entry of the audit follows, although the caller may leave.
-        true => match tokio::spawn(carried(refunding)).await {
-            Ok(refunded) => refunded,
-            Err(error) => return Ok(panicked(Box::new(error))),
-        },
+        true => tokio::spawn(carried(refunding)).await?,
     };
     Ok(answer::refunded(&refunded_key, &refunded.map_err(|error| node.refused(&error))?))
 }

@@ -1,7 +1,6 @@
 //! `GET /v1/explain` returns the effect of a running policy on a key, as `tollgate explain` does
 //! for a file. It asks no store.
 
-use axum::extract::{Extension, RawQuery, State};
 use axum::response::Response;
 use serde_json::Value;
 
@@ -10,20 +9,15 @@ use super::overrides::entry_json;
 use super::policies::write_quota;
 use super::problem::Problem;
 use super::request::query;
-use super::rights::Rights;
+use super::rights::Routed;
 use crate::engine::Place;
 use crate::limit::lists::{Found, List};
 use crate::limit::policy::Listed;
 use crate::limit::time::Micros;
-use crate::node::Node;
 use crate::overrides::{By, Entry};
 
-pub(super) async fn explain(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Problem> {
-    let check = query::explain(query.as_deref()).map_err(Problem::invalid)?;
+pub(super) async fn explain(Routed { node, rights, head, .. }: Routed) -> Result<Response, Problem> {
+    let check = query::explain(head.uri.query())?;
     rights.policy(&node, &check.policy)?;
     let policy = node.policy(&check.policy)?;
     let (key, applied) = node.engine.explain(&policy, &check).map_err(|fault| node.refused(&fault))?;

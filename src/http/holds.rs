@@ -1,54 +1,42 @@
 //! `POST /v1/settle` ends holds, and `POST /v1/renew` extends them.
 
-use axum::Extension;
-use axum::extract::{Request, State};
 use axum::response::Response;
 use futures_util::future::join_all;
 
 use super::answer::{self, Object};
 use super::check::{MAX_BATCH_BYTES, read};
 use super::problem::{Problem, Problems};
-use super::request::hold::{self, Holds};
+use super::request::hold::{self, HoldRequest, Holds};
 use super::request::query;
-use super::rights::Rights;
-use crate::engine::{CheckError, Door, HoldId};
+use super::rights::{Rights, Routed};
+use crate::engine::{CheckError, Door};
 use crate::limit::hold::{End, Renewal};
 use crate::limit::time::MICROS_PER_MILLI;
 use crate::node::Node;
 
-pub(super) async fn settle(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let (head, body) = request.into_parts();
+pub(super) async fn settle(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
     let (holds, ()) = read(&node, &head, body, MAX_BATCH_BYTES, hold::settle, query::none).await?;
-    holds.each(|(hold, _)| rights.policy(&node, &hold.policy))?;
     let engine = &node.engine;
-    let settle = |(hold, cost): (HoldId, Option<u64>)| async move { engine.settle(&hold, cost, Door::Http).await };
-    answer_each(&node, holds, settle, answer::settled).await
+    let settle = |HoldRequest { hold, cost }| async move { engine.settle(&hold, cost, Door::Http).await };
+    answer_each(&node, &rights, holds, settle, answer::settled).await
 }
 
-pub(super) async fn renew(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let (head, body) = request.into_parts();
+pub(super) async fn renew(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
     let (holds, ()) = read(&node, &head, body, MAX_BATCH_BYTES, hold::renew, query::none).await?;
-    holds.each(|(hold, ())| rights.policy(&node, &hold.policy))?;
     let engine = &node.engine;
-    let renew = |(hold, ()): (HoldId, ())| async move { engine.renew(&hold, Door::Http).await };
-    answer_each(&node, holds, renew, write_renewal).await
+    let renew = |HoldRequest { hold, .. }| async move { engine.renew(&hold, Door::Http).await };
+    answer_each(&node, &rights, holds, renew, write_renewal).await
 }
 
 /// Ends or extends each hold, and writes the result. In a list each failure stays with its hold.
-async fn answer_each<T, R, F: Future<Output = Result<R, CheckError>>>(
+async fn answer_each<R, F: Future<Output = Result<R, CheckError>>>(
     node: &Node,
-    holds: Holds<T>,
-    call: impl Fn(T) -> F,
+    rights: &Rights,
+    holds: Holds,
+    call: impl Fn(HoldRequest) -> F,
     write: impl Fn(&mut Object<'_>, &R),
 ) -> Result<Response, Problem> {
+    holds.all().iter().try_for_each(|request| rights.policy(node, &request.hold.policy))?;
     let (name, list) = match holds {
         Holds::One(hold) => {
             let result = call(hold).await.map_err(|error| node.refused(&error))?;

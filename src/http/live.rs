@@ -10,8 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::{Extension, RawQuery, State};
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use futures_util::stream::unfold;
 use hyper::body::{Frame, SizeHint};
@@ -22,9 +21,9 @@ use super::answer::{self, Object};
 use super::head::bearer;
 use super::health;
 use super::policies::rfc3339;
-use super::problem::{Problem, panicked};
+use super::problem::Problem;
 use super::request::query::{self, SHOWN};
-use super::rights::Rights;
+use super::rights::Routed;
 use super::top::{keys, shows_keys, write_consumers, write_denied, write_key};
 use crate::access::TokenHash;
 use crate::clock::unix_micros;
@@ -51,33 +50,25 @@ pub fn publish(node: &Node) {
     node.watchers.publish(&node.reloader.running().access, || node.engine.observe(), render);
 }
 
-pub(super) async fn live(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    let query::Live { seconds, minutes } = query::live(query.as_deref()).map_err(Problem::invalid)?;
+pub(super) async fn live(Routed { node, rights, head, .. }: Routed) -> Result<Response, Problem> {
+    let query::Live { seconds, minutes } = query::live(head.uri.query())?;
     rights.all_policies(&node)?;
     let access = node.reloader.running().access.clone();
-    let in_clear = shows_keys(&node, &headers);
+    let in_clear = shows_keys(&node, &head.headers);
     // A long history takes milliseconds, so a blocking thread writes it.
     let first = move |node: &Node| {
         let past = node.engine.minutes(minutes);
         (event(node, &node.engine.snapshot(seconds), in_clear, &past), node.engine.watch_servers())
     };
-    let token = access.find(bearer(&headers)).ok().cloned();
+    let token = access.find(bearer(&head.headers)).ok().cloned();
     // Without admin tokens every caller counts as an operator.
     let is_operator = !access.has_operators() || token.as_ref().is_some_and(|token| token.is_of_operator());
     let name = token.as_ref().map(|token| token.name.clone());
-    let secret = bearer(&headers).map(TokenHash::of);
+    let secret = bearer(&head.headers).map(TokenHash::of);
     let subscriber = Subscriber { in_clear, is_operator, secret, token, access };
     let (load, joined) = (node.load.clone(), node.clone());
     let joining = load.read(move || joined.watchers.join(subscriber, || first(&joined)));
-    let ((first, watch), events) = match joining.await {
-        Ok(joined) => joined.ok_or_else(Problem::too_many_watchers)?,
-        Err(error) => return Ok(panicked(Box::new(error))),
-    };
+    let ((first, watch), events) = joining.await?.ok_or_else(Problem::too_many_watchers)?;
     let address = rights.caller.address;
     if let Some(name) = name.filter(|name| node.watchers.is_login(name, address, unix_micros())) {
         let from = address.map_or_else(|| "an unknown address".to_owned(), |address| address.to_string());

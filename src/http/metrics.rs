@@ -1,28 +1,22 @@
 //! `GET /metrics`.
 
-use axum::extract::{Extension, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-use super::problem::{Problem, panicked};
-use super::rights::Rights;
+use super::problem::Problem;
+use super::rights::Routed;
 use crate::limit::time::Micros;
 use crate::node::{Node, Present};
 use crate::telemetry::instrument::MICROS;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, ReferenceMetrics, single, text};
 
-pub(super) async fn metrics(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-) -> Result<Response, Problem> {
+pub(super) async fn metrics(Routed { node, rights, .. }: Routed) -> Result<Response, Problem> {
     rights.all_policies(&node)?;
     // Thousands of policies or open descriptors take tens of milliseconds, so a blocking thread
     // reads them.
     let load = node.load.clone();
-    match load.read(move || text(read(&node), reference(&node))).await {
-        Ok(text) => Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response()),
-        Err(error) => Ok(panicked(Box::new(error))),
-    }
+    let text = load.read(move || text(read(&node), reference(&node))).await?;
+    Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
 }
 
 /// The metrics by the names of the reference, if the configuration wants them.
@@ -46,7 +40,7 @@ fn read(node: &Node) -> Metrics {
     let last = node.reloader.last();
     metrics.config_last_reload_successful = single(f64::from(u8::from(last.successful())));
     metrics.config_last_reload_success = single(seconds(last.succeeded_at));
-    if let Some(end) = node.reloader.tls().and_then(|tls| tls.ends_at()) {
+    if let Some(end) = node.reloader.tls().and_then(|tls| tls.ends_at) {
         metrics.tls_certificate_end = single(seconds(end));
     }
     metrics

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Extension, Path, RawQuery, Request, State};
+use axum::extract::Path;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
@@ -11,7 +11,7 @@ use super::answer;
 use super::check::{MAX_BYTES, read};
 use super::problem::Problem;
 use super::request::{overrides, query};
-use super::rights::Rights;
+use super::rights::Routed;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::{Micros, instant, millis_up};
 use crate::node::Node;
@@ -22,12 +22,10 @@ use crate::overrides::{AuditEntry, Changed, Entry, Kind, Name};
 const PAGE: usize = 100;
 
 pub(super) async fn list(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
     Path(policy): Path<String>,
-    RawQuery(query): RawQuery,
+    Routed { node, rights, head, .. }: Routed,
 ) -> Result<Response, Problem> {
-    let query::Listed { start, cursor } = query::overrides(query.as_deref()).map_err(Problem::invalid)?;
+    let query::Listed { start, cursor } = query::overrides(head.uri.query())?;
     rights.policy(&node, &policy)?;
     let overrides = node.engine.overrides();
     let page = overrides.list(&policy, &start, cursor.as_deref(), PAGE);
@@ -45,12 +43,9 @@ pub(super) async fn list(
 }
 
 pub(super) async fn put(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
     Path(name): Path<String>,
-    request: Request,
+    Routed { node, rights, head, body }: Routed,
 ) -> Result<Response, Problem> {
-    let (head, body) = request.into_parts();
     rights.policy(&node, &name)?;
     let by = rights.author();
     let (put, ()) = read(&node, &head, body, MAX_BYTES, |body| overrides::put(body, &by), query::none).await?;
@@ -60,12 +55,9 @@ pub(super) async fn put(
 }
 
 pub(super) async fn remove(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
     Path(name): Path<String>,
-    request: Request,
+    Routed { node, rights, head, body }: Routed,
 ) -> Result<Response, Problem> {
-    let (head, body) = request.into_parts();
     rights.policy(&node, &name)?;
     let by = rights.author();
     let (removal, ()) = read(&node, &head, body, MAX_BYTES, |body| overrides::removal(body, &by), query::none).await?;
@@ -122,12 +114,8 @@ fn stored_json(name: &Name, stored: &Stored) -> Value {
     members.into()
 }
 
-pub(super) async fn audit(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Problem> {
-    let (policy, before) = query::audit(query.as_deref()).map_err(Problem::invalid)?;
+pub(super) async fn audit(Routed { node, rights, head, .. }: Routed) -> Result<Response, Problem> {
+    let (policy, before) = query::audit(head.uri.query())?;
     match &policy {
         Some(policy) => rights.policy(&node, policy)?,
         None => rights.all_policies(&node)?,

@@ -1,13 +1,12 @@
 //! `GET /v1/policies` returns the policies in force, as resolved. `POST /v1/reload` reloads them.
 
-use axum::extract::{Extension, RawQuery, State};
 use axum::response::Response;
 use jiff::Timestamp;
 
 use super::answer::{self, Object};
-use super::problem::{Problem, panicked, write_fault};
+use super::problem::{Problem, write_fault};
 use super::request::query;
-use super::rights::Rights;
+use super::rights::Routed;
 use crate::config::Policies;
 use crate::limit::hold::Hold;
 use crate::limit::key::KeyType;
@@ -17,18 +16,13 @@ use crate::limit::matches::Counts;
 use crate::limit::policy::{Durability, Policy};
 use crate::limit::quota::{Anchor, Quota, Rate, Rule};
 use crate::limit::time::{Micros, millis_up};
-use crate::node::Node;
 use crate::reload::LastReload;
 
-pub(super) async fn policies(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-) -> Result<Response, Problem> {
+pub(super) async fn policies(Routed { node, rights, .. }: Routed) -> Result<Response, Problem> {
     rights.all_policies(&node)?;
     let (policies, last) = (node.engine.policies(), node.reloader.last());
     // Thousands of policies take tens of milliseconds, so a blocking thread writes them.
-    let written = node.load.read(move || answer::object(|object| write(object, &policies, &last)));
-    Ok(written.await.unwrap_or_else(|error| panicked(Box::new(error))))
+    Ok(node.load.read(move || answer::object(|object| write(object, &policies, &last))).await?)
 }
 
 fn write(object: &mut Object<'_>, policies: &Policies, last: &LastReload) {
@@ -138,12 +132,8 @@ fn write_counts(object: &mut Object<'_>, list: &str, counts: Option<Counts>) {
     });
 }
 
-pub(super) async fn reload(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Problem> {
-    query::none(query.as_deref()).map_err(Problem::invalid)?;
+pub(super) async fn reload(Routed { node, rights, head, .. }: Routed) -> Result<Response, Problem> {
+    query::none(head.uri.query())?;
     let reloaded = node
         .reloader
         .reload("asked to", &rights.author())

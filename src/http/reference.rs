@@ -1,7 +1,6 @@
 //! The calls that envoyproxy/ratelimit has over HTTP: `POST /json`, for clients without gRPC. The
 //! body and the answer are the messages of the protocol as JSON.
 
-use axum::extract::{Extension, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use prost_types::Struct;
@@ -12,26 +11,21 @@ use serde_json::{Map, Value, json};
 use super::head::is_of_a_page;
 use super::problem::Problem;
 use super::request::body;
-use super::rights::Rights;
+use super::rights::Routed;
 use super::shed::permit;
 use crate::access::Refused;
+use crate::config::envoy::Unit;
 use crate::gateway::envoy::messages::{
-    self, Code, DescriptorStatus, Entry, HeaderValue, RateLimitRequest, RateLimitResponse, UnitOfTime,
+    self, Code, CurrentLimit, DescriptorStatus, Entry, HeaderValue, RateLimitRequest, RateLimitResponse,
 };
 use crate::gateway::envoy::{RateLimitError, Unavailable, should_rate_limit};
-use crate::node::Node;
 
 /// The largest body, bytes.
 const MAX_BYTES: usize = 64 * 1024;
 
 /// Decides a request: 200, or 429 if it is over a limit. As with the reference the type of the body
 /// does not matter, but no page in a browser may call so.
-pub(super) async fn json(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    request: Request,
-) -> Result<Response, Problem> {
-    let (head, body) = request.into_parts();
+pub(super) async fn json(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
     if is_of_a_page(&head.headers) {
         return Err(Problem::refused(&Refused::Page.into()));
     }
@@ -146,7 +140,8 @@ impl JsonLimit {
         let unit = match self.unit {
             None => 0,
             Some(JsonUnit::Number(number)) => number,
-            Some(JsonUnit::Name(name)) => match UnitOfTime::from_name(&name) {
+            Some(JsonUnit::Name(name)) if name == "UNKNOWN" => 0,
+            Some(JsonUnit::Name(name)) => match Unit::ALL.into_iter().find(|unit| in_json(*unit) == name) {
                 Some(unit) => unit.into(),
                 None => return Err("`unit` must be SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR".to_owned()),
             },
@@ -158,42 +153,38 @@ impl JsonLimit {
 
 /// `RateLimitResponse` in JSON: members with a default value are left out.
 fn rendered(response: &RateLimitResponse) -> Value {
-    let mut members = Map::new();
-    members.insert("overallCode".to_owned(), code(response.overall_code));
-    let statuses: Vec<Value> = response.statuses.iter().map(status).collect();
-    members.insert("statuses".to_owned(), statuses.into());
     let field = |HeaderValue { key, value }: &HeaderValue| json!({"key": key, "value": value});
     let fields: Vec<Value> = response.response_headers_to_add.iter().map(field).collect();
-    if !fields.is_empty() {
-        members.insert("responseHeadersToAdd".to_owned(), fields.into());
-    }
-    if let Some(metadata) = &response.dynamic_metadata {
-        members.insert("dynamicMetadata".to_owned(), object(metadata));
-    }
-    members.into()
+    without_defaults(json!({
+        "overallCode": code(response.overall_code),
+        "statuses": response.statuses.iter().map(status).collect::<Vec<_>>(),
+        "responseHeadersToAdd": (!fields.is_empty()).then_some(fields),
+        "dynamicMetadata": response.dynamic_metadata.as_ref().map(object),
+    }))
 }
 
 fn status(status: &DescriptorStatus) -> Value {
-    let mut members = Map::new();
-    members.insert("code".to_owned(), code(status.code));
-    if let Some(limit) = &status.current_limit {
-        let mut of_limit = Map::new();
-        if !limit.name.is_empty() {
-            of_limit.insert("name".to_owned(), json!(limit.name));
-        }
-        if limit.requests_per_unit > 0 {
-            of_limit.insert("requestsPerUnit".to_owned(), json!(limit.requests_per_unit));
-        }
-        of_limit.insert("unit".to_owned(), json!(limit.unit().name()));
-        members.insert("currentLimit".to_owned(), of_limit.into());
+    let limit = status.current_limit.as_ref().map(|CurrentLimit { name, requests_per_unit, unit }| {
+        let unit = Unit::try_from(*unit).map(in_json).unwrap_or_default();
+        without_defaults(json!({"name": name, "requestsPerUnit": requests_per_unit, "unit": unit}))
+    });
+    without_defaults(json!({
+        "code": code(status.code),
+        "currentLimit": limit,
+        "limitRemaining": status.limit_remaining,
+        "durationUntilReset": status.duration_until_reset.map(|reset| format!("{}s", reset.seconds)),
+    }))
+}
+
+fn without_defaults(mut members: Value) -> Value {
+    if let Value::Object(members) = &mut members {
+        members.retain(|_, value| ![Value::Null, json!(0), json!("")].contains(value));
     }
-    if status.limit_remaining > 0 {
-        members.insert("limitRemaining".to_owned(), json!(status.limit_remaining));
-    }
-    if let Some(reset) = &status.duration_until_reset {
-        members.insert("durationUntilReset".to_owned(), json!(format!("{}s", reset.seconds)));
-    }
-    members.into()
+    members
+}
+
+fn in_json(unit: Unit) -> String {
+    unit.name().to_ascii_uppercase()
 }
 
 fn code(code: i32) -> Value {

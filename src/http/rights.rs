@@ -1,8 +1,14 @@
-//! The rights of the caller of one request, as far as they depend on more than its path.
+//! A call that the router has found, and the rights of its caller, as far as they depend on more
+//! than its path.
 
 use std::sync::Arc;
 
+use axum::RequestPartsExt;
+use axum::body::Body;
+use axum::extract::rejection::ExtensionRejection;
+use axum::extract::{Extension, FromRequest, Request};
 use axum::http::HeaderMap;
+use axum::http::request::Parts;
 
 use super::head::bearer;
 use super::problem::{Problem, Violation, Violations};
@@ -12,6 +18,24 @@ use crate::node::{Caller, Node};
 
 /// The author of an act that needs no token.
 const NO_TOKEN: &str = "a caller without a token";
+
+/// A call as its handler gets it.
+pub(super) struct Routed {
+    pub(super) node: Node,
+    pub(super) rights: Rights,
+    pub(super) head: Parts,
+    pub(super) body: Body,
+}
+
+impl FromRequest<Node> for Routed {
+    type Rejection = ExtensionRejection;
+
+    async fn from_request(request: Request, node: &Node) -> Result<Self, ExtensionRejection> {
+        let (mut head, body) = request.into_parts();
+        let Extension(rights) = head.extract().await?;
+        Ok(Self { node: node.clone(), rights, head, body })
+    }
+}
 
 /// The caller of a request that may be made.
 #[derive(Debug, Clone)]

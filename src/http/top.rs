@@ -2,15 +2,14 @@
 
 use std::borrow::Cow;
 
-use axum::extract::{Extension, RawQuery, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 
 use super::answer::{self, Object};
 use super::head::bearer;
-use super::problem::{Problem, panicked};
+use super::problem::Problem;
 use super::request::query;
-use super::rights::Rights;
+use super::rights::Routed;
 use crate::engine::CheckError;
 use crate::limit::time::MICROS_PER_MILLI;
 use crate::live::recorders::KeyChecks;
@@ -18,13 +17,8 @@ use crate::live::space_saving::Entry;
 use crate::live::top::KeyCounts;
 use crate::node::Node;
 
-pub(super) async fn top(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
-    let query::Top { policy, key, most, minutes } = query::top(query.as_deref()).map_err(Problem::invalid)?;
+pub(super) async fn top(Routed { node, rights, head, .. }: Routed) -> Result<Response, Problem> {
+    let query::Top { policy, key, most, minutes } = query::top(head.uri.query())?;
     match &policy {
         Some(policy) => rights.policy(&node, policy)?,
         None => rights.all_policies(&node)?,
@@ -33,7 +27,7 @@ pub(super) async fn top(
     // A key comes with its policy.
     let key = key.zip(counted).map(|(key, policy)| policy.key_type.normalise(&key).map(Cow::into_owned));
     let key = key.transpose().map_err(|fault| node.refused(&CheckError::from(fault)))?;
-    let in_clear = shows_keys(&node, &headers);
+    let in_clear = shows_keys(&node, &head.headers);
     // Merging the slices takes a millisecond, so a blocking thread does it.
     let load = node.load.clone();
     let written = load.read(move || {
@@ -52,7 +46,7 @@ pub(super) async fn top(
             write_consumers(object, &node, in_clear, &listed(&used));
         })
     });
-    Ok(written.await.unwrap_or_else(|error| panicked(Box::new(error))))
+    Ok(written.await?)
 }
 
 /// Whether the caller may read keys in clear.

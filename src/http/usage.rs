@@ -2,24 +2,18 @@
 //! adds the charges behind the count: the entries of a sliding log, the ticks of a sliding counter.
 //! `DELETE /v1/usage` resets the key and then returns the decision.
 
-use axum::extract::{Extension, RawQuery, State};
 use axum::response::Response;
 
 use super::answer::{self, Object};
-use super::problem::{Problem, panicked};
+use super::problem::Problem;
 use super::request::query;
-use super::rights::Rights;
+use super::rights::Routed;
 use crate::engine::{CheckError, Decision, Door, History, Kind, Note, OpenHold, TickCounts, Usage};
 use crate::limit::time::MICROS_PER_MILLI;
-use crate::node::Node;
 use crate::telemetry::traces::carried;
 
-pub(super) async fn usage(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Problem> {
-    let check = query::usage(query.as_deref()).map_err(Problem::invalid)?;
+pub(super) async fn usage(Routed { node, rights, head, .. }: Routed) -> Result<Response, Problem> {
+    let check = query::usage(head.uri.query())?;
     rights.policy(&node, &check.policy)?;
     let usage = node.engine.usage(&check, node.reloader.limits().waiting()).await;
     let Usage { decision, history, ticks, holds } = usage.map_err(|error| node.refused(&error))?;
@@ -73,24 +67,17 @@ fn write_history(object: &mut Object<'_>, history: Option<&History>) {
     }
 }
 
-pub(super) async fn reset(
-    State(node): State<Node>,
-    Extension(rights): Extension<Rights>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Problem> {
-    let check = query::policy_and_key(query.as_deref()).map_err(Problem::invalid)?;
+pub(super) async fn reset(Routed { node, rights, head, .. }: Routed) -> Result<Response, Problem> {
+    let check = query::policy_and_key(head.uri.query())?;
     rights.policy(&node, &check.policy)?;
     let (engine, by) = (node.engine.clone(), rights.author());
     let (policy, key) = (check.policy, check.key.clone());
     // The entry of the audit follows, although the caller may leave.
-    let resetting = carried(async move {
+    let resetting = tokio::spawn(carried(async move {
         let decision = engine.reset(&policy, &key, Door::Http).await?;
         engine.note(Note::of_key(Kind::Reset, by, &policy, &key)).await;
         Ok::<_, CheckError>(decision)
-    });
-    match tokio::spawn(resetting).await {
-        Ok(Ok(decision)) => Ok(answer::decision(&check.key, &decision, |_| {})),
-        Ok(Err(error)) => Err(node.refused(&error)),
-        Err(error) => Ok(panicked(Box::new(error))),
-    }
+    }));
+    let decision = resetting.await?.map_err(|error| node.refused(&error))?;
+    Ok(answer::decision(&check.key, &decision, |_| {}))
 }

@@ -2,6 +2,9 @@
 //!
 //! So a log reader that stalls or ends delays no check. Lines without room are dropped and counted.
 //! The log reports their number at that place once it is read again.
+//!
+//! `tracing-appender` bounds the lines of its queue but not their bytes, does not count failed
+//! writes, and tears lines where standard error is non-blocking.
 
 use std::io::{self, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -14,7 +14,7 @@ use prost_types::Any;
 use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
-use tollgate::config::envoy::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, UnitOfTime};
+use tollgate::config::envoy::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, Unit};
 use tollgate::gateway::envoy::xds::messages::{DiscoveryRequest, DiscoveryResponse};
 use tollgate::gateway::envoy::xds::{STREAM, TYPE_URL};
 use tonic::codegen::{Body, StdError};
@@ -124,7 +124,7 @@ pub(crate) fn domain(name: &str, descriptors: Vec<RateLimitDescriptor>) -> RateL
 
 /// A rule of so many requests an hour for each value.
 pub(crate) fn hourly(key: &str, requests_per_unit: u32) -> RateLimitDescriptor {
-    let limit = RateLimitPolicy { unit: UnitOfTime::Hour.into(), requests_per_unit, ..RateLimitPolicy::default() };
+    let limit = RateLimitPolicy { unit: Unit::Hour.into(), requests_per_unit, ..RateLimitPolicy::default() };
     RateLimitDescriptor { key: key.to_owned(), rate_limit: Some(limit), ..RateLimitDescriptor::default() }
 }
 

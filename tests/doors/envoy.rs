@@ -1,7 +1,8 @@
 //! Envoy's rate limit service: descriptor files, counting, and answers.
 
+use tollgate::config::envoy::Unit;
 use tollgate::gateway::envoy::messages::{
-    Code, CurrentLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, ServingStatus, UnitOfTime,
+    Code, CurrentLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, ServingStatus,
 };
 use tonic::Code as Grpc;
 
@@ -42,7 +43,7 @@ async fn a_limit_admits_exactly_its_requests() {
     let response = client.ask(user).await.unwrap();
     assert_eq!(codes(&response), (Code::OverLimit, vec![Code::OverLimit]));
     let status = &response.statuses[0];
-    let limit = CurrentLimit { requests_per_unit: 3, unit: UnitOfTime::Hour.into(), name: String::new() };
+    let limit = CurrentLimit { requests_per_unit: 3, unit: Unit::Hour.into(), name: String::new() };
     assert_eq!(status.current_limit, Some(limit));
     let reset = status.duration_until_reset.unwrap().seconds;
     assert!((1..=3600).contains(&reset), "{reset}");
@@ -174,31 +175,31 @@ async fn limits_of_requests_count_by_descriptor_and_unit() {
     let node = EnvoyNode::start(&limits());
     let client = node.client().await;
     let limited = |requests, unit| with_limit(descriptor(&[("tenant", "t")]), requests, unit);
-    let first = ask(&client, &[limited(5, UnitOfTime::Hour)]).await;
+    let first = ask(&client, &[limited(5, Unit::Hour)]).await;
     assert_eq!(first.statuses[0].limit_remaining, 4);
     assert_eq!(first.statuses[0].current_limit.as_ref().unwrap().requests_per_unit, 5);
     // Another limit keeps the count; another unit does not.
-    assert_eq!(ask(&client, &[limited(3, UnitOfTime::Hour)]).await.statuses[0].limit_remaining, 1);
-    assert_eq!(ask(&client, &[limited(3, UnitOfTime::Day)]).await.statuses[0].limit_remaining, 2);
-    assert_eq!(codes(&ask(&client, &[limited(2, UnitOfTime::Hour)]).await).0, Code::OverLimit);
-    assert_eq!(codes(&ask(&client, &[limited(0, UnitOfTime::Hour)]).await).0, Code::OverLimit);
+    assert_eq!(ask(&client, &[limited(3, Unit::Hour)]).await.statuses[0].limit_remaining, 1);
+    assert_eq!(ask(&client, &[limited(3, Unit::Day)]).await.statuses[0].limit_remaining, 2);
+    assert_eq!(codes(&ask(&client, &[limited(2, Unit::Hour)]).await).0, Code::OverLimit);
+    assert_eq!(codes(&ask(&client, &[limited(0, Unit::Hour)]).await).0, Code::OverLimit);
     // A limit of the configuration shares the counter of its descriptor and unit.
     ask(&client, &[user("alice")]).await;
-    let own = ask(&client, &[with_limit(user("alice"), 10, UnitOfTime::Hour)]).await;
+    let own = ask(&client, &[with_limit(user("alice"), 10, Unit::Hour)]).await;
     assert_eq!(own.statuses[0].limit_remaining, 8);
     // Two limits of one counter in one request: both hold.
-    let two = [with_limit(user("carol"), 10, UnitOfTime::Hour), with_limit(user("carol"), 1, UnitOfTime::Hour)];
+    let two = [with_limit(user("carol"), 10, Unit::Hour), with_limit(user("carol"), 1, Unit::Hour)];
     assert_eq!(codes(&ask(&client, &two).await).0, Code::OverLimit);
-    let unknown = client.ask(request(&[with_limit(user("alice"), 1, UnitOfTime::Unknown)])).await.unwrap_err();
+    let unknown = client.ask(request(&[with_limit(user("alice"), 1, 0)])).await.unwrap_err();
     assert_eq!(unknown.code(), Grpc::InvalidArgument);
-    let elsewhere = RateLimitRequest { domain: "other".into(), ..request(&[limited(0, UnitOfTime::Hour)]) };
+    let elsewhere = RateLimitRequest { domain: "other".into(), ..request(&[limited(0, Unit::Hour)]) };
     assert_eq!(codes(&client.ask(elsewhere).await.unwrap()), (Code::Ok, vec![Code::Ok]));
-    let refund = RateLimitDescriptor { is_negative_hits: true, ..limited(5, UnitOfTime::Hour) };
+    let refund = RateLimitDescriptor { is_negative_hits: true, ..limited(5, Unit::Hour) };
     let refunded = ask(&client, &[refund]).await;
     assert_eq!(codes(&refunded), (Code::Ok, vec![Code::Ok]));
     assert_eq!(refunded.statuses[0].limit_remaining, 4);
     assert_eq!(header(&refunded, "RateLimit-Policy"), Some("\"hour\";q=5;w=3600"));
-    assert_eq!(ask(&client, &[limited(5, UnitOfTime::Hour)]).await.statuses[0].limit_remaining, 3);
+    assert_eq!(ask(&client, &[limited(5, Unit::Hour)]).await.statuses[0].limit_remaining, 3);
 }
 
 #[tokio::test]
@@ -207,7 +208,7 @@ async fn leaf_with_a_policy_uses_that_policy() {
     let client = node.client().await;
     let ip = |address| descriptor(&[("ip", address)]);
     let first = ask(&client, &[ip("2001:db8::1")]).await;
-    let limit = CurrentLimit { requests_per_unit: 2, unit: UnitOfTime::Minute.into(), name: "per-ip".into() };
+    let limit = CurrentLimit { requests_per_unit: 2, unit: Unit::Minute.into(), name: "per-ip".into() };
     assert_eq!(first.statuses[0].current_limit, Some(limit));
     assert_eq!(codes(&ask(&client, &[ip("2001:db8::2")]).await).0, Code::Ok);
     assert_eq!(codes(&ask(&client, &[ip("2001:db8::3")]).await).0, Code::OverLimit);

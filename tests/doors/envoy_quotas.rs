@@ -3,7 +3,8 @@
 use prost_types::Struct;
 use prost_types::value::Kind;
 use serde_json::{Value, json};
-use tollgate::gateway::envoy::messages::{Code, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, UnitOfTime};
+use tollgate::config::envoy::Unit;
+use tollgate::gateway::envoy::messages::{Code, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 
 use crate::rls::{Client, EnvoyNode, Settings, codes, descriptor, header, request, with_hits, with_limit};
 
@@ -111,7 +112,7 @@ async fn looks_and_own_hits_count_among_the_quotas() {
     assert_eq!(codes(&ask(&client, &own).await), (OVER, vec![OVER, OVER, OK]));
     assert_eq!(remaining(&client, "user").await, 2);
     // A limit of the request has no quota mode.
-    let limited = with_limit(of("two"), 2, UnitOfTime::Day);
+    let limited = with_limit(of("two"), 2, Unit::Day);
     assert_eq!(codes(&ask(&client, &[limited, of("watched")]).await), (OVER, vec![OVER, OK]));
 }
 
@@ -152,7 +153,7 @@ async fn metadata_of_passed_descriptors_is_merged() {
     let client = node.client().await;
     let asked = RateLimitRequest {
         hits_addend: 1,
-        ..request(&[of("one"), of("two"), of("user"), of("free"), with_limit(of("x"), 5, UnitOfTime::Hour)])
+        ..request(&[of("one"), of("two"), of("user"), of("free"), with_limit(of("x"), 5, Unit::Hour)])
     };
     let shown = |response: RateLimitResponse| response.dynamic_metadata.map(|metadata| shown(&metadata));
     let first = shown(client.ask(asked.clone()).await.unwrap()).unwrap();

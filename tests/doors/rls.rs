@@ -6,7 +6,7 @@ use std::process::Command;
 use tempfile::TempDir;
 use tollgate::gateway::envoy::messages::{
     Code, DescriptorStatus, Entry, HealthCheckRequest, HealthCheckResponse, RateLimitDescriptor, RateLimitOverride,
-    RateLimitRequest, RateLimitResponse, UnitOfTime,
+    RateLimitRequest, RateLimitResponse,
 };
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
@@ -133,7 +133,7 @@ pub(crate) fn with_hits(descriptor: RateLimitDescriptor, hits: u64) -> RateLimit
 pub(crate) fn with_limit(
     descriptor: RateLimitDescriptor,
     requests_per_unit: u32,
-    unit: UnitOfTime,
+    unit: impl Into<i32>,
 ) -> RateLimitDescriptor {
     RateLimitDescriptor { limit: Some(RateLimitOverride { requests_per_unit, unit: unit.into() }), ..descriptor }
 }

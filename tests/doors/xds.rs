@@ -2,7 +2,7 @@
 
 use prost_types::Any;
 use tempfile::NamedTempFile;
-use tollgate::config::envoy::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, UnitOfTime};
+use tollgate::config::envoy::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, Unit};
 use tollgate::gateway::envoy::messages::{Code, ServingStatus};
 use tollgate::gateway::envoy::xds::TYPE_URL;
 use tonic::Code as Grpc;
@@ -79,7 +79,7 @@ async fn rejected_rules_are_named_and_the_former_ones_stay() {
     let limit = |limit| RateLimitDescriptor { rate_limit: Some(limit), ..hourly("user", 1) };
     let no_unit = RateLimitPolicy { requests_per_unit: 1, ..RateLimitPolicy::default() };
     let strange_unit = RateLimitPolicy { unit: 99, ..no_unit.clone() };
-    let unlimited = RateLimitPolicy { unit: UnitOfTime::Day.into(), unlimited: true, ..no_unit.clone() };
+    let unlimited = RateLimitPolicy { unit: Unit::Day.into(), unlimited: true, ..no_unit.clone() };
     let below = RateLimitDescriptor { rate_limit: None, descriptors: vec![hourly("", 1)], ..hourly("user", 1) };
     let sets: [(Vec<RateLimitConfig>, &str); 7] = [
         (

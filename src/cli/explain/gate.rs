@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::policy::{self, lines, word};
-use crate::config::{Config, Gate, RequestFrom, Rule};
+use crate::config::{Config, Gate, GateRule, RequestFrom};
 use crate::gateway::forward_auth::{self, Denied, Facts, Missing, Plan, header_map};
 use crate::limit::address;
 
@@ -73,7 +73,7 @@ pub(super) fn explain(config: &Config, name: &str, asked: &Question) -> Result<V
         "host": fact(&facts.host, String::clone),
         "path": fact(&facts.path, String::clone),
         "client_ip": fact(&facts.client, IpAddr::to_string),
-        "rule": rule.map(|Rule { name, line, .. }| json!({"name": name, "line": line})),
+        "rule": rule.map(|GateRule { name, line, .. }| json!({"name": name, "line": line})),
         "answer": answer,
         "deny_status": gate.deny_status,
         "missing": missing,

@@ -23,7 +23,7 @@ mod xds;
 
 pub use limits::{ZERO, of_requests};
 pub use tree::{Descriptor, Domains, Level, Limit, OfKey, Rule, RuleKind};
-pub use unit::{Unit, UnitOfTime};
+pub use unit::Unit;
 pub use xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RuleSet, XdsConfig, XdsTls};
 
 use super::fault::Reading;

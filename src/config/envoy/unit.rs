@@ -1,19 +1,20 @@
 //! The units of Envoy's rate limits.
 
-use prost::Enumeration;
-
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
 named! {
-    /// A unit of time. Weeks, months and years have 7, 30 and 365 days, counted from 1970.
+    /// A unit of time, with its number in the protocols, where 0 is none. Weeks, months and years
+    /// have 7, 30 and 365 days, counted from 1970.
+    #[derive(prost::Enumeration)]
+    #[repr(i32)]
     pub enum Unit {
-        Second = "second",
-        Minute = "minute",
-        Hour = "hour",
-        Day = "day",
-        Week = "week",
-        Month = "month",
-        Year = "year",
+        Second = "second" as 1,
+        Minute = "minute" as 2,
+        Hour = "hour" as 3,
+        Day = "day" as 4,
+        Week = "week" as 7,
+        Month = "month" as 5,
+        Year = "year" as 6,
     }
 }
 
@@ -41,35 +42,5 @@ impl Unit {
             Self::Year => 365 * day,
         };
         seconds * MICROS_PER_SECOND
-    }
-}
-
-/// A unit in the protocols: `RateLimitResponse.RateLimit.Unit`, and `RateLimitUnit` of requests and of
-/// rules, which are alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
-#[repr(i32)]
-pub enum UnitOfTime {
-    Unknown = 0,
-    Second = 1,
-    Minute = 2,
-    Hour = 3,
-    Day = 4,
-    Month = 5,
-    Year = 6,
-    Week = 7,
-}
-
-impl UnitOfTime {
-    const ALL: [Self; 8] =
-        [Self::Unknown, Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Month, Self::Year, Self::Week];
-
-    /// The name in JSON.
-    pub fn name(self) -> String {
-        format!("{self:?}").to_ascii_uppercase()
-    }
-
-    /// The unit with this name in JSON.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|unit| unit.name() == name)
     }
 }

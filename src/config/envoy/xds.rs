@@ -10,7 +10,7 @@ use prost::Message;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value as ProtoValue};
 
-use super::UnitOfTime;
+use super::Unit;
 use crate::config::credentials::{ClientTls, client_tls};
 use crate::config::fault::{Place, Reading};
 use crate::config::node::{Member, Node, Value};
@@ -75,7 +75,8 @@ pub struct RateLimitDescriptor {
 
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct RateLimitPolicy {
-    #[prost(enumeration = "UnitOfTime", tag = "1")]
+    /// The number of a [`Unit`].
+    #[prost(int32, tag = "1")]
     pub unit: i32,
     #[prost(uint32, tag = "2")]
     pub requests_per_unit: u32,
@@ -125,129 +126,100 @@ impl RateLimitConfig {
     /// The resource as the tree of a file. Absent and default values are alike in protobuf, so both
     /// are left out, except for a limit of zero.
     pub(super) fn tree(&self, reading: &Rc<Reading>) -> Node {
-        let mut writer = Writer { number: 0, reading };
-        let descriptors = writer.descriptors(&self.descriptors);
-        let mut root = writer.members(Place::Descriptor(0));
-        root.text("domain", &self.domain);
-        root.add("descriptors", descriptors);
-        root.node("the resource")
+        let at = At { place: Place::Descriptor(0), reading };
+        let descriptors = descriptors(&self.descriptors, &mut 0, reading);
+        at.node("the resource", at.mapping([("domain", text(&self.domain)), ("descriptors", descriptors)]))
     }
 }
 
-struct Writer<'r> {
-    /// Descriptors so far, parents first.
-    number: usize,
+/// `number` counts the descriptors, parents first.
+fn descriptors(all: &[RateLimitDescriptor], number: &mut usize, reading: &Rc<Reading>) -> Option<Value> {
+    list(all.iter().map(|descriptor| {
+        *number += 1;
+        let at = At { place: Place::Descriptor(*number), reading };
+        let members = at.mapping([
+            ("key", text(&descriptor.key)),
+            ("value", text(&descriptor.value)),
+            ("rate_limit", descriptor.rate_limit.as_ref().map(|limit| at.rate_limit(limit))),
+            ("shadow_mode", flag(descriptor.shadow_mode)),
+            ("detailed_metric", flag(descriptor.detailed_metric)),
+            ("quota_mode", flag(descriptor.quota_mode)),
+            ("metadata", descriptor.metadata.as_ref().map(|metadata| at.fields(metadata))),
+            ("descriptors", descriptors(&descriptor.descriptors, number, reading)),
+        ]);
+        at.node("a descriptor", members)
+    }))
+}
+
+/// Writes nodes at one place.
+#[derive(Clone, Copy)]
+struct At<'r> {
+    place: Place,
     /// For the faults of all nodes.
     reading: &'r Rc<Reading>,
 }
 
-impl<'r> Writer<'r> {
-    fn members(&self, place: Place) -> Members<'r> {
-        Members { place, members: Vec::new(), reading: self.reading }
+impl At<'_> {
+    fn node(self, name: &str, value: Value) -> Node {
+        Node { place: self.place, name: name.to_owned(), value, reading: self.reading.clone() }
     }
 
-    fn descriptors(&mut self, descriptors: &[RateLimitDescriptor]) -> Option<Value> {
-        let items: Vec<Node> = descriptors.iter().map(|descriptor| self.descriptor(descriptor)).collect();
-        (!items.is_empty()).then_some(Value::List(items))
+    /// A mapping of the members that are there.
+    fn mapping<'n>(self, members: impl IntoIterator<Item = (&'n str, Option<Value>)>) -> Value {
+        let member = |(key, value): (&str, Option<Value>)| {
+            Some(Member { place: self.place, key: key.to_owned(), node: self.node(&format!("`{key}`"), value?) })
+        };
+        Value::Mapping(members.into_iter().filter_map(member).collect())
     }
 
-    fn descriptor(&mut self, descriptor: &RateLimitDescriptor) -> Node {
-        self.number += 1;
-        let mut members = self.members(Place::Descriptor(self.number));
-        members.text("key", &descriptor.key);
-        members.text("value", &descriptor.value);
-        members.add("rate_limit", descriptor.rate_limit.as_ref().map(|limit| rate_limit(&members, limit)));
-        members.flag("shadow_mode", descriptor.shadow_mode);
-        members.flag("detailed_metric", descriptor.detailed_metric);
-        members.flag("quota_mode", descriptor.quota_mode);
-        members.add("metadata", descriptor.metadata.as_ref().map(|metadata| mapping(&members, metadata)));
-        members.add("descriptors", self.descriptors(&descriptor.descriptors));
-        members.node("a descriptor")
+    fn rate_limit(self, limit: &RateLimitPolicy) -> Value {
+        let unit = match limit.unit {
+            0 => "Unknown".to_owned(),
+            number => Unit::try_from(number).map_or_else(|_| number.to_string(), |unit| unit.name().to_owned()),
+        };
+        let replaced = |replaced: &RateLimitReplace| {
+            self.node("an entry of `replaces`", self.mapping([("name", text(&replaced.name))]))
+        };
+        self.mapping([
+            ("unit", (limit.unit != 0 || !limit.unlimited).then(|| plain(unit))),
+            ("requests_per_unit", (!limit.unlimited).then(|| plain(limit.requests_per_unit.to_string()))),
+            ("unlimited", flag(limit.unlimited)),
+            ("name", text(&limit.name)),
+            ("replaces", list(limit.replaces.iter().map(replaced))),
+        ])
     }
-}
 
-/// The value of a `rate_limit`, at the place of `around`.
-fn rate_limit(around: &Members<'_>, limit: &RateLimitPolicy) -> Value {
-    let mut members = around.inner();
-    let unit = UnitOfTime::try_from(limit.unit).map(|unit| format!("{unit:?}"));
-    if limit.unit != 0 || !limit.unlimited {
-        members.add("unit", Some(plain(unit.unwrap_or_else(|_| limit.unit.to_string()))));
+    fn fields(self, fields: &Struct) -> Value {
+        self.mapping(fields.fields.iter().map(|(name, value)| (name.as_str(), Some(self.value(value)))))
     }
-    if !limit.unlimited {
-        members.add("requests_per_unit", Some(plain(limit.requests_per_unit.to_string())));
-    }
-    members.flag("unlimited", limit.unlimited);
-    members.text("name", &limit.name);
-    let replaces = limit.replaces.iter().map(|replaced| {
-        let mut members = around.inner();
-        members.text("name", &replaced.name);
-        members.node("an entry of `replaces`")
-    });
-    let replaces: Vec<Node> = replaces.collect();
-    members.add("replaces", (!replaces.is_empty()).then_some(Value::List(replaces)));
-    Value::Mapping(members.members)
-}
 
-fn mapping(around: &Members<'_>, fields: &Struct) -> Value {
-    let mut members = around.inner();
-    for (name, field) in &fields.fields {
-        members.add(name, Some(value(around, field)));
-    }
-    Value::Mapping(members.members)
-}
-
-fn value(around: &Members<'_>, value: &ProtoValue) -> Value {
-    match &value.kind {
-        None | Some(Kind::NullValue(_)) => Value::Empty,
-        Some(Kind::NumberValue(number)) => plain(number.to_string()),
-        Some(Kind::StringValue(text)) => Value::Text { text: text.clone(), quoted: true },
-        Some(Kind::BoolValue(flag)) => plain(flag.to_string()),
-        Some(Kind::StructValue(fields)) => mapping(around, fields),
-        Some(Kind::ListValue(items)) => {
-            let item = |item| around.at("an entry", self::value(around, item));
-            Value::List(items.values.iter().map(item).collect())
+    fn value(self, value: &ProtoValue) -> Value {
+        match &value.kind {
+            None | Some(Kind::NullValue(_)) => Value::Empty,
+            Some(Kind::NumberValue(number)) => plain(number.to_string()),
+            Some(Kind::StringValue(text)) => Value::Text { text: text.clone(), quoted: true },
+            Some(Kind::BoolValue(flag)) => plain(flag.to_string()),
+            Some(Kind::StructValue(fields)) => self.fields(fields),
+            Some(Kind::ListValue(items)) => {
+                Value::List(items.values.iter().map(|item| self.node("an entry", self.value(item))).collect())
+            }
         }
     }
 }
 
+fn list(items: impl Iterator<Item = Node>) -> Option<Value> {
+    let items: Vec<Node> = items.collect();
+    (!items.is_empty()).then_some(Value::List(items))
+}
+
+fn text(text: &str) -> Option<Value> {
+    (!text.is_empty()).then(|| Value::Text { text: text.to_owned(), quoted: true })
+}
+
+fn flag(is_set: bool) -> Option<Value> {
+    is_set.then(|| plain(is_set.to_string()))
+}
+
 fn plain(text: String) -> Value {
     Value::Text { text, quoted: false }
-}
-
-/// The members of a mapping that is being written.
-struct Members<'r> {
-    place: Place,
-    members: Vec<Member>,
-    reading: &'r Rc<Reading>,
-}
-
-impl Members<'_> {
-    /// A mapping inside of this one.
-    fn inner(&self) -> Self {
-        Self { members: Vec::new(), ..*self }
-    }
-
-    fn at(&self, name: &str, value: Value) -> Node {
-        Node { place: self.place, name: name.to_owned(), value, reading: self.reading.clone() }
-    }
-
-    fn add(&mut self, key: &str, value: Option<Value>) {
-        let Some(value) = value else { return };
-        let node = self.at(&format!("`{key}`"), value);
-        self.members.push(Member { place: self.place, key: key.to_owned(), node });
-    }
-
-    fn text(&mut self, key: &str, text: &str) {
-        let value = Value::Text { text: text.to_owned(), quoted: true };
-        self.add(key, (!text.is_empty()).then_some(value));
-    }
-
-    fn flag(&mut self, key: &str, is_set: bool) {
-        self.add(key, is_set.then(|| plain(is_set.to_string())));
-    }
-
-    fn node(mut self, name: &str) -> Node {
-        let members = std::mem::take(&mut self.members);
-        self.at(name, Value::Mapping(members))
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use crate::config::gate::PathPattern;
+use crate::config::gate::{PathPattern, RuleMatch, is_token};
 use crate::config::node::Node;
 use crate::config::scalar::excerpt;
 
@@ -40,15 +40,9 @@ pub(super) fn header(text: &str) -> Result<String, String> {
     }
 }
 
-/// Whether the byte may be in a token (RFC 9110, 5.6.2).
-fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
-}
-
 /// A method in upper case.
 pub(super) fn method(node: &Node) -> Option<String> {
-    let is_method = |text: &str| (1..=64).contains(&text.len()) && text.bytes().all(is_token);
-    node.parsed("a method such as `POST`", |text| is_method(text).then(|| text.to_ascii_uppercase()))
+    node.parsed("a method such as `POST`", RuleMatch::method)
 }
 
 /// A host in lower case, without a port or a final dot.

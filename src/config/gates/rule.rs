@@ -1,7 +1,7 @@
 //! One rule of a gate: the requests that it matches, and their checks.
 
 use crate::config::Policies;
-use crate::config::gate::{GateCheck, PathMatch, PathPattern, Rule, RuleMatch, Template};
+use crate::config::gate::{GateCheck, GateRule, PathMatch, PathPattern, RuleMatch, Template};
 use crate::config::node::{Member, Node};
 use crate::config::section::Section;
 use crate::config::settings::{gate_check, gate_match, gate_rule};
@@ -21,13 +21,9 @@ pub(in crate::config) struct Known<'a> {
 }
 
 /// `identity` is none after a fault in it.
-pub(super) fn rules(node: &Node, identity: Option<&[String]>, known: &Known<'_>) -> Vec<Rule> {
-    let items = node.list("[{checks: [{policy: per-ip, key: \"{client_ip}\"}]}]");
-    if items.is_some_and(<[Node]>::is_empty) {
-        node.note("`rules` is empty: write at least one, or remove the gate");
-    }
-    let mut rules: Vec<Rule> = Vec::new();
-    for item in items.unwrap_or_default() {
+pub(super) fn rules(node: &Node, identity: Option<&[String]>, known: &Known<'_>) -> Vec<GateRule> {
+    let (example, mut rules) = ("[{checks: [{policy: per-ip, key: \"{client_ip}\"}]}]", Vec::<GateRule>::new());
+    for item in node.filled_list(example, "`rules` is empty: write at least one, or remove the gate") {
         let rule = rule(item, identity, known);
         if let Some(name) = &rule.name
             && let Some(first) = rules.iter().find(|other| other.name.as_ref() == Some(name))
@@ -39,7 +35,7 @@ pub(super) fn rules(node: &Node, identity: Option<&[String]>, known: &Known<'_>)
     rules
 }
 
-fn rule(node: &Node, identity: Option<&[String]>, known: &Known<'_>) -> Rule {
+fn rule(node: &Node, identity: Option<&[String]>, known: &Known<'_>) -> GateRule {
     let section = node.section(&gate_rule::SHAPE);
     let name = section.member(gate_rule::NAME.name);
     let matches = section.member(gate_rule::MATCH.name).map(rule_match);
@@ -47,7 +43,7 @@ fn rule(node: &Node, identity: Option<&[String]>, known: &Known<'_>) -> Rule {
                     to allow without counting";
     let checks = section.required(gate_rule::CHECKS.name, sentence);
     let context = Context { is_named: name.is_some(), identity, known };
-    Rule {
+    GateRule {
         name: name.and_then(Node::identifier).map(str::to_owned),
         line: node.place.line(),
         matches,

@@ -1,6 +1,6 @@
 //! Advice on gates that are valid, but may not do as their author expects.
 
-use crate::config::gate::{ClientFrom, Gate, Gates, RequestFrom, Rule};
+use crate::config::gate::{ClientFrom, Gate, GateRule, Gates, RequestFrom};
 
 impl Gates {
     pub fn warnings(&self) -> impl Iterator<Item = String> {
@@ -26,7 +26,7 @@ impl Gate {
         if self.trusted_proxies.is_empty() {
             found.extend(self.without_proxies());
         }
-        let names = self.rules.iter().flat_map(Rule::matched_headers);
+        let names = self.rules.iter().flat_map(GateRule::matched_headers);
         let unknown = names.filter(|name| !self.identity_headers.iter().any(|known| known == name));
         found.extend(unknown.map(|name| {
             format!(
@@ -49,7 +49,7 @@ impl Gate {
     }
 }
 
-impl Rule {
+impl GateRule {
     fn matched_headers(&self) -> impl Iterator<Item = &str> {
         self.matches.iter().flat_map(|matches| matches.headers.iter().map(|(name, _)| name.as_str()))
     }

@@ -3,8 +3,6 @@
 
 use prost::{Enumeration, Message};
 
-pub use crate::config::envoy::UnitOfTime;
-
 /// `RateLimitRequest`.
 #[derive(Clone, PartialEq, Message)]
 pub struct RateLimitRequest {
@@ -43,7 +41,8 @@ pub struct Entry {
 pub struct RateLimitOverride {
     #[prost(uint32, tag = "1")]
     pub requests_per_unit: u32,
-    #[prost(enumeration = "UnitOfTime", tag = "2")]
+    /// The number of a [`crate::config::envoy::Unit`].
+    #[prost(int32, tag = "2")]
     pub unit: i32,
 }
 
@@ -78,7 +77,8 @@ pub struct DescriptorStatus {
 pub struct CurrentLimit {
     #[prost(uint32, tag = "1")]
     pub requests_per_unit: u32,
-    #[prost(enumeration = "UnitOfTime", tag = "2")]
+    /// The number of a [`crate::config::envoy::Unit`].
+    #[prost(int32, tag = "2")]
     pub unit: i32,
     #[prost(string, tag = "3")]
     pub name: String,

@@ -5,8 +5,9 @@ use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 
 use super::decide::Verdict;
-use super::messages::{Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, UnitOfTime};
-use super::plan::{Plan, of_wire};
+use super::messages::{Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
+use super::plan::Plan;
+use crate::config::envoy::Unit;
 
 /// The metadata of the answer with one verdict for each counted descriptor. None unless a counted
 /// descriptor has metadata.
@@ -56,8 +57,7 @@ fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
 /// A limit in the text format of protocol buffers, without fields that have their default.
 fn shown(RateLimitOverride { requests_per_unit, unit }: RateLimitOverride) -> String {
     let requests = (requests_per_unit > 0).then(|| format!("requests_per_unit:{requests_per_unit}"));
-    let unit = UnitOfTime::try_from(unit).ok().and_then(of_wire);
-    let unit = unit.map(|unit| format!("unit:{}", unit.name().to_uppercase()));
+    let unit = Unit::try_from(unit).ok().map(|unit| format!("unit:{}", unit.name().to_uppercase()));
     requests.into_iter().chain(unit).collect::<Vec<_>>().join(" ")
 }
 

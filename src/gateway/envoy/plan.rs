@@ -8,14 +8,14 @@ use prost_types::Struct;
 
 use super::find::{Entry, Found};
 use super::key::{counter_key, policy_key};
-use super::messages::{CurrentLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, UnitOfTime};
+use super::messages::{CurrentLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
 use crate::config::envoy::{Counting, EnvoyRules, Level, Limit, Rule, RuleKind, Unit, ZERO, of_requests};
 use crate::engine::{Check, Door, Over, OwnQuotas, QuotaSpec};
 use crate::limit::quota::MAX_UNITS;
 
 /// The descriptors of a request with their rules, in order.
 #[derive(Debug)]
-pub(super) struct Plan(Vec<Planned>);
+pub(super) struct Plan(pub(super) Vec<Planned>);
 
 /// The rule of a descriptor.
 #[derive(Debug)]
@@ -112,10 +112,6 @@ impl Plan {
         }
     }
 
-    pub(super) fn descriptors(&self) -> &[Planned] {
-        &self.0
-    }
-
     /// The counted descriptors, in order.
     pub(super) fn counted(&self) -> impl Iterator<Item = &Counted> {
         self.0.iter().filter_map(|planned| match planned {
@@ -175,7 +171,7 @@ impl<'a> Planner<'a> {
     ) -> Planned {
         let shown = CurrentLimit {
             requests_per_unit: limit.requests_per_unit,
-            unit: wire(limit.unit).into(),
+            unit: limit.unit.into(),
             name: found.rule.name.clone(),
         };
         let key = counter_key(&self.request.domain, entries, Some(found));
@@ -190,10 +186,9 @@ impl<'a> Planner<'a> {
         limit: RateLimitOverride,
     ) -> Result<Planned, String> {
         let RateLimitOverride { requests_per_unit, unit } = limit;
-        let unit = UnitOfTime::try_from(unit).ok().and_then(of_wire);
-        let unit = unit.ok_or("the `unit` of its `limit` is unknown: expected SECOND to YEAR")?;
+        let unit = Unit::try_from(unit).map_err(|_| "the `unit` of its `limit` is unknown: expected SECOND to YEAR")?;
         let key = counter_key(&self.request.domain, entries, None);
-        let shown = CurrentLimit { requests_per_unit, unit: wire(unit).into(), name: String::new() };
+        let shown = CurrentLimit { requests_per_unit, unit: unit.into(), name: String::new() };
         let (policy, quotas) = match requests_per_unit {
             0 => (ZERO.to_owned(), None),
             _ => (of_requests(unit), Some(vec![quota(requests_per_unit, unit)])),
@@ -236,20 +231,4 @@ fn quota(requests_per_unit: u32, unit: Unit) -> QuotaSpec {
         ("limit".to_owned(), QuotaSpec::Word(requests_per_unit.to_string())),
         ("per".to_owned(), QuotaSpec::Text(format!("{}s", unit.window() / 1_000_000))),
     ])
-}
-
-pub(super) fn wire(unit: Unit) -> UnitOfTime {
-    match unit {
-        Unit::Second => UnitOfTime::Second,
-        Unit::Minute => UnitOfTime::Minute,
-        Unit::Hour => UnitOfTime::Hour,
-        Unit::Day => UnitOfTime::Day,
-        Unit::Week => UnitOfTime::Week,
-        Unit::Month => UnitOfTime::Month,
-        Unit::Year => UnitOfTime::Year,
-    }
-}
-
-pub(super) fn of_wire(unit: UnitOfTime) -> Option<Unit> {
-    Unit::ALL.into_iter().find(|known| wire(*known) == unit)
 }

@@ -4,7 +4,7 @@ use prost_types::Duration;
 
 use super::decide::{Verdict, is_over};
 use super::messages::{Code, CurrentLimit, DescriptorStatus, HeaderValue, RateLimitResponse};
-use super::plan::{Counted, Plan, Planned, wire};
+use super::plan::{Counted, Plan, Planned};
 use crate::config::envoy::Unit;
 use crate::engine::Decision;
 use crate::fields;
@@ -15,7 +15,7 @@ use crate::limit::time::seconds_up;
 /// The response to a request with one verdict for each counted descriptor.
 pub(super) fn response(plan: &Plan, verdicts: &[Verdict], headers: bool) -> RateLimitResponse {
     let mut next = verdicts.iter();
-    let statuses = plan.descriptors().iter().map(|planned| match planned {
+    let statuses = plan.0.iter().map(|planned| match planned {
         Planned::Open => plain(0),
         Planned::Unlimited => plain(u32::MAX),
         Planned::Counted(counted) => next.next().map_or_else(|| plain(0), |verdict| status(counted, verdict)),
@@ -61,7 +61,7 @@ fn expressible(decision: &Decision) -> Option<CurrentLimit> {
         return None;
     }
     let requests_per_unit = u32::try_from(quota.limit.get()).ok()?;
-    let unit = wire(Unit::of_window(quota.window)?).into();
+    let unit = Unit::of_window(quota.window)?.into();
     Some(CurrentLimit { requests_per_unit, unit, name: decision.policy.name.clone() })
 }
 

@@ -8,7 +8,7 @@ use super::find::Entry;
 use super::key::counter_key;
 use crate::config::envoy::{
     EnvoyRules, Limit, RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, Rule, RuleKind,
-    RuleSet, UnitOfTime,
+    RuleSet, Unit,
 };
 use crate::config::{Config, Faults, Overrides, Source, load};
 
@@ -166,7 +166,7 @@ descriptors:
         shadow_mode: true,
         detailed_metric: true,
         rate_limit: Some(RateLimitPolicy {
-            unit: UnitOfTime::Month.into(),
+            unit: Unit::Month.into(),
             requests_per_unit: 7,
             ..RateLimitPolicy::default()
         }),
@@ -178,7 +178,7 @@ descriptors:
         quota_mode: true,
         metadata: Some(metadata),
         rate_limit: Some(RateLimitPolicy {
-            unit: UnitOfTime::Week.into(),
+            unit: Unit::Week.into(),
             name: "weekly".into(),
             replaces: vec![RateLimitReplace { name: "other".into() }],
             ..RateLimitPolicy::default()

@@ -9,7 +9,7 @@ use axum::http::HeaderMap;
 use super::missing::{Missing, Why};
 use super::question::{Question, is_trusted};
 use super::{address, host, path, url};
-use crate::config::{ClientFrom, Gate, RequestFrom};
+use crate::config::{ClientFrom, Gate, RequestFrom, RuleMatch};
 use crate::limit::address::{canonical, parse};
 
 /// The headers of a peer. They count only if it is one of the gate's proxies.
@@ -79,7 +79,7 @@ impl<'a> Facts<'a> {
         Self {
             fields,
             client: client(gate, question.peer, &fields),
-            method: method.and_then(|text| host::method(text).ok_or(Missing::malformed("the method"))),
+            method: method.and_then(|text| RuleMatch::method(text).ok_or(Missing::malformed("the method"))),
             host: host.and_then(|text| host::host(text).ok_or(Missing::malformed("the host"))),
             path: path.and_then(|text| path::normalise(text).ok_or(Missing::malformed("the path"))),
         }

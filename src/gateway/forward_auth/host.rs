@@ -1,4 +1,4 @@
-//! The host and the method of a request in the form that rules match.
+//! The host of a request in the form that rules match.
 
 use std::net::Ipv6Addr;
 
@@ -29,13 +29,6 @@ fn check_port(port: &str) -> Option<()> {
         .strip_prefix(':')
         .map_or(port.is_empty(), |port| port.bytes().all(|byte| byte.is_ascii_digit()));
     is_right.then_some(())
-}
-
-/// A method in upper case. Backends may ignore the case, so it makes no difference here.
-pub(super) fn method(text: &str) -> Option<String> {
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    let is_method = (1..=64).contains(&text.len()) && text.bytes().all(is_token);
-    is_method.then(|| text.to_ascii_uppercase())
 }
 
 #[cfg(test)]
@@ -89,15 +82,6 @@ mod tests {
             "@a",
         ] {
             assert_eq!(host(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn one_method_has_one_form() {
-        assert_eq!(method("post").as_deref(), Some("POST"));
-        assert_eq!(method("M-SEARCH").as_deref(), Some("M-SEARCH"));
-        for text in ["", "PO ST", "POST,GET", "PÖST", &"A".repeat(65)] {
-            assert_eq!(method(text), None, "{text}");
         }
     }
 }

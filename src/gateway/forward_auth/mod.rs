@@ -4,7 +4,7 @@
 //! the host, the path and the address have one source each, which the gate names. A choice such as
 //! "this header, or else that one" would let clients choose.
 
-use crate::config::{Gate, GateCheck, MissingKey, Rule};
+use crate::config::{Gate, GateCheck, GateRule, MissingKey};
 use crate::engine::{Check, Door};
 use crate::limit::address::parse;
 
@@ -35,7 +35,7 @@ use rules::Fit;
 /// The checks of a question, and the rule that named them.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    pub rule: Option<&'a Rule>,
+    pub rule: Option<&'a GateRule>,
     /// Without checks the request is allowed.
     pub checks: Result<Vec<Check>, Denied<'a>>,
 }
@@ -62,7 +62,7 @@ pub fn plan<'a>(gate: &'a Gate, question: &Question<'a>) -> Plan<'a> {
     Plan { rule: None, checks: Ok(Vec::new()) }
 }
 
-fn checks<'a>(gate: &Gate, rule: &'a Rule, facts: &Facts<'a>) -> Result<Vec<Check>, Missing<'a>> {
+fn checks<'a>(gate: &Gate, rule: &'a GateRule, facts: &Facts<'a>) -> Result<Vec<Check>, Missing<'a>> {
     // A request without its plan gets the quotas of the policies.
     let plan = rule.plan.as_ref().and_then(|plan| template::render(plan, rule, facts).ok());
     let keys = rule.checks.iter().map(|check| Ok((check, key(gate, rule, check, facts)?)));
@@ -81,7 +81,7 @@ fn ask(check: &GateCheck, key: String, plan: Option<&str>) -> Check {
 /// The key of a check; none if the gate skips the check.
 fn key<'a>(
     gate: &Gate,
-    rule: &'a Rule,
+    rule: &'a GateRule,
     check: &'a GateCheck,
     facts: &Facts<'a>,
 ) -> Result<Option<String>, Missing<'a>> {

@@ -3,7 +3,7 @@
 use super::facts::Facts;
 use super::missing::Missing;
 use super::path;
-use crate::config::{Rule, RuleMatch};
+use crate::config::{GateRule, RuleMatch};
 
 /// The result of a match.
 pub(super) enum Fit<'a> {
@@ -13,7 +13,7 @@ pub(super) enum Fit<'a> {
     Unknown(Missing<'a>),
 }
 
-pub(super) fn fit<'a>(rule: &Rule, facts: &Facts<'a>) -> Fit<'a> {
+pub(super) fn fit<'a>(rule: &GateRule, facts: &Facts<'a>) -> Fit<'a> {
     let Some(RuleMatch { hosts, methods, paths, headers }) = &rule.matches else { return Fit::Yes };
     if !headers.iter().all(|(name, value)| has_header(facts, name, value)) {
         return Fit::No;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::facts::Facts;
 use super::missing::Missing;
-use crate::config::{KeyPart, Rule, Template};
+use crate::config::{GateRule, KeyPart, Template};
 use crate::limit::key::{check_length, push_escaped};
 
 /// The beginning of the key of an address that stands in for a missing key.
@@ -25,7 +25,7 @@ pub(super) fn of_address(address: IpAddr) -> String {
 /// their values agree. A key over 1024 bytes is hashed: a client must not make its key missing. A
 /// text that looks like the key of an address or a hash gets a `%` in front, so no client can count
 /// under either.
-pub(super) fn render<'a>(template: &'a Template, rule: &'a Rule, facts: &Facts<'a>) -> Result<String, Missing<'a>> {
+pub(super) fn render<'a>(template: &'a Template, rule: &'a GateRule, facts: &Facts<'a>) -> Result<String, Missing<'a>> {
     let key = match template.0.as_slice() {
         [part] => value(part, rule, facts)?.into_owned(),
         parts => {
@@ -56,7 +56,7 @@ fn is_reserved(key: &str) -> bool {
         || text.strip_prefix(HASH).is_some_and(is_hash)
 }
 
-fn value<'a>(part: &'a KeyPart, rule: &'a Rule, facts: &Facts<'a>) -> Result<Cow<'a, str>, Missing<'a>> {
+fn value<'a>(part: &'a KeyPart, rule: &'a GateRule, facts: &Facts<'a>) -> Result<Cow<'a, str>, Missing<'a>> {
     match part {
         KeyPart::Literal(text) => Ok(Cow::Borrowed(text)),
         KeyPart::ClientIp => facts.client.clone().map(|address| Cow::Owned(address.to_string())),

@@ -5,8 +5,9 @@ use std::any::Any;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
+use tokio::task::JoinError;
 
-use super::violations::{MAX_EXPLAINED, Violations, did_you_mean};
+use super::violations::{MAX_EXPLAINED, Violation, Violations, did_you_mean};
 use crate::access::{Refused, Rejected};
 use crate::config::{Fault, Place};
 use crate::http::answer::{self, Object};
@@ -80,6 +81,11 @@ impl Problem {
         Self::invalid(violations)
     }
 
+    /// 422 with one violation.
+    pub(super) fn invalid_at(pointer: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::invalid(vec![Violation::new(pointer, detail)])
+    }
+
     /// The same with these violations.
     pub(in crate::http) fn with(self, violations: Violations) -> Self {
         Self { violations, ..self }
@@ -91,9 +97,22 @@ impl Problem {
     }
 }
 
+impl From<Violations> for Problem {
+    fn from(violations: Violations) -> Self {
+        Self::invalid(violations)
+    }
+}
+
 /// A handler panicked, which is a bug. The panic hook has logged it.
 pub(in crate::http) fn panicked(_: Box<dyn Any + Send>) -> Response {
-    Problem::new(ProblemType::INTERNAL, "the call was given up; what it charged is not known").into_response()
+    Problem::given_up().into_response()
+}
+
+/// A task of a handler panicked.
+impl From<JoinError> for Problem {
+    fn from(_: JoinError) -> Self {
+        Self::given_up()
+    }
 }
 
 impl IntoResponse for Problem {
@@ -131,6 +150,10 @@ pub(in crate::http) fn write_fault(fault: &Fault, object: &mut Object<'_>) {
 }
 
 impl Problem {
+    fn given_up() -> Self {
+        Self::new(ProblemType::INTERNAL, "the call was given up; what it charged is not known")
+    }
+
     /// 400, and the connection closes: the request is malformed HTTP.
     pub(in crate::http) fn malformed_http(detail: &'static str) -> Self {
         Self::new(ProblemType::BAD_REQUEST, detail)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::document::{Problem, ProblemType};
-use super::violations::{MAX_EXPLAINED, MAX_LISTED, Violation, Violations, did_you_mean, member};
+use super::violations::{MAX_EXPLAINED, Violation, Violations, did_you_mean, member};
 use crate::config::Policies;
 use crate::engine::{CheckError, QuotaFault};
 use crate::limit::policy::Policy;
@@ -35,39 +35,37 @@ impl Problem {
     /// A check that the engine rejected. `at` points to the check in the body: empty, or
     /// `/checks/3`.
     pub(in crate::http) fn no_decision(error: &CheckError, policies: &Policies, at: &str) -> Self {
+        let invalid = |member: &str, detail: String| Self::invalid_at(format!("{at}/{member}"), detail);
         match error {
             CheckError::UnknownPolicy(name) => Self::unknown_policy(name, policies),
-            CheckError::InvalidKey(_) => Self::invalid(vec![Violation::new(format!("{at}/key"), error.to_string())]),
-            CheckError::IdReused => Self::new(ProblemType::ID_REUSED, error.to_string()),
-            CheckError::UnknownPlan { .. } => {
-                Self::invalid(vec![Violation::new(format!("{at}/plan"), error.to_string())])
-            }
-            CheckError::SettledOtherwise => Self::new(ProblemType::ID_REUSED, error.to_string()),
+            CheckError::IdReused | CheckError::SettledOtherwise => Self::new(ProblemType::ID_REUSED, error.to_string()),
+            CheckError::StoreUnavailable(_) => Self::new(ProblemType::STORE_UNAVAILABLE, error.to_string()),
+            CheckError::InvalidKey(_) => invalid("key", error.to_string()),
+            CheckError::UnknownPlan { .. } => invalid("plan", error.to_string()),
+            CheckError::NoHolds(_) => invalid("policy", error.to_string()),
+            CheckError::InexactBucket => invalid("quotas", error.to_string()),
+            CheckError::CannotWait(_) => invalid("wait_ms", error.to_string()),
             CheckError::NeedsId => {
-                let detail = "is needed, since the policy has a `hold`: a settle ends the hold of this id";
-                Self::invalid(vec![Violation::new(format!("{at}/id"), detail)])
+                invalid("id", "is needed, since the policy has a `hold`: a settle ends the hold of this id".to_owned())
             }
-            CheckError::IdTwice => {
-                let detail = "is given twice for this key: give each check its own";
-                Self::invalid(vec![Violation::new(format!("{at}/id"), detail)])
-            }
-            CheckError::NoHolds(_) => Self::invalid(vec![Violation::new(format!("{at}/policy"), error.to_string())]),
+            CheckError::IdTwice => invalid("id", "is given twice for this key: give each check its own".to_owned()),
             CheckError::UnwantedQuotas => {
                 let detail =
                     "is only for policies with `inline: true`: leave it out, and the policy's own quotas count";
-                Self::invalid(vec![Violation::new(format!("{at}/quotas"), detail)])
+                invalid("quotas", detail.to_owned())
             }
-            CheckError::InvalidQuotas(misfits) => {
-                let mut violations = Violations::at_most(MAX_LISTED);
-                misfits.iter().for_each(|it| violations.note(|| quota_violation(it, at)));
-                Self::invalid(violations)
-            }
-            CheckError::InexactBucket => Self::invalid(vec![Violation::new(format!("{at}/quotas"), error.to_string())]),
-            CheckError::CannotWait(_) => {
-                Self::invalid(vec![Violation::new(format!("{at}/wait_ms"), error.to_string())])
-            }
-            CheckError::StoreUnavailable(_) => Self::new(ProblemType::STORE_UNAVAILABLE, error.to_string()),
+            CheckError::InvalidQuotas(faults) => Self::invalid_quotas(faults, at),
         }
+    }
+
+    /// 422: the quotas of the object at `at` have these faults.
+    pub(super) fn invalid_quotas(faults: &[QuotaFault], at: &str) -> Self {
+        let mut violations = Violations::default();
+        for QuotaFault { pointer, message } in faults {
+            let pointer = pointer.iter().fold(format!("{at}/quotas"), |at, part| member(&at, part));
+            violations.note(|| Violation::new(pointer, format!("is refused: {message}")));
+        }
+        Self::invalid(violations)
     }
 
     /// All rejections by the engine of checks that are charged together, each with its place.
@@ -155,10 +153,4 @@ impl<'a> Problems<'a> {
         }
         Problem::no_decision(error, self.policies, &format!("/{}/{place}", self.list))
     }
-}
-
-pub(super) fn quota_violation(QuotaFault { pointer, message }: &QuotaFault, at: &str) -> Violation {
-    let whole = format!("{at}/quotas");
-    let pointer = pointer.iter().fold(whole, |at, part| member(&at, part));
-    Violation::new(pointer, format!("is refused: {message}"))
 }

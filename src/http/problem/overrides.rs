@@ -3,8 +3,6 @@
 use serde_json::Value;
 
 use super::document::{Problem, ProblemType};
-use super::engine::quota_violation;
-use super::violations::{MAX_LISTED, Violation, Violations};
 use crate::http::overrides::entry_json;
 use crate::overrides::{ChangeError, MAX_ENTRIES};
 
@@ -23,13 +21,9 @@ impl Problem {
                 Self::new(ProblemType::NO_OVERRIDES, detail)
             }
             ChangeError::Match { kind, fault } => {
-                Self::invalid(vec![Violation::new(format!("/match/{kind}"), format!("is refused: {fault}"))])
+                Self::invalid_at(format!("/match/{kind}"), format!("is refused: {fault}"))
             }
-            ChangeError::Quotas(faults) => {
-                let mut violations = Violations::at_most(MAX_LISTED);
-                faults.iter().for_each(|fault| violations.note(|| quota_violation(fault, "")));
-                Self::invalid(violations)
-            }
+            ChangeError::Quotas(faults) => Self::invalid_quotas(faults, ""),
             ChangeError::Plan(name) => {
                 let known: Vec<&str> = plans.collect();
                 let detail = match &known[..] {
@@ -38,7 +32,7 @@ impl Problem {
                     ),
                     known => format!("{name:?} is no plan of this policy: there are {}", known.join(", ")),
                 };
-                Self::invalid(vec![Violation::new("/plan", detail)])
+                Self::invalid_at("/plan", detail)
             }
             ChangeError::Stale(present) => {
                 let detail = match present {

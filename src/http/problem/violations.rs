@@ -40,7 +40,7 @@ impl Violation {
 }
 
 /// The most violations that an answer lists for one object, query or call.
-pub(in crate::http) const MAX_LISTED: usize = 50;
+const MAX_LISTED: usize = 50;
 
 /// The most invalid checks of one call whose violations are listed. For the others the answer gives
 /// the number of violations.

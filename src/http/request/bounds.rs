@@ -1,12 +1,10 @@
 //! The bounds of the values in requests.
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
-use crate::engine::{Id, MAX_ID_BYTES, Meta, Over};
+use crate::engine::{MAX_ID_BYTES, Over};
 use crate::limit::key::check_length;
 use crate::limit::line::MAX_WAIT_MS;
-use crate::limit::time::Micros;
 
 /// The policy of a check that names none.
 pub(in crate::http) const DEFAULT_POLICY: &str = "default";
@@ -37,49 +35,6 @@ pub(in crate::http) fn check_id(id: &str) -> Result<(), String> {
     }
 }
 
-/// Members of a check as written, of which some exclude others.
-pub(in crate::http) struct Combined {
-    pub(in crate::http) id: Option<Arc<str>>,
-    pub(in crate::http) id_life: Option<Micros>,
-    pub(in crate::http) repeated: bool,
-    pub(in crate::http) look: bool,
-    pub(in crate::http) over: Over,
-    pub(in crate::http) cost: u64,
-    /// us; 0 waits as little as none.
-    pub(in crate::http) wait: Option<Micros>,
-}
-
-impl Combined {
-    /// The first member that another one excludes, and why.
-    pub(in crate::http) fn fault(&self) -> Option<(&'static str, &'static str)> {
-        let is_drain = self.over == Over::Drain;
-        match self {
-            Self { id: None, id_life: Some(_), .. } => Some(("id_ttl_ms", "needs an `id`, whose record it bounds")),
-            Self { id: None, repeated: true, .. } => Some(("repeated", "needs the `id` that was sent before")),
-            Self { wait: Some(_), look: true, .. } => {
-                Some(("wait_ms", "charges later, and a look never does: omit one"))
-            }
-            Self { wait: Some(_), .. } if is_drain => {
-                Some(("wait_ms", "charges later, and a drain charges at once: omit one"))
-            }
-            Self { look: true, id: Some(_), .. } => Some(("look", "charges nothing, so it needs no `id`: omit one")),
-            Self { look: true, cost: 0, .. } => Some(("look", "needs a cost from 1 on: a cost of 0 is never denied")),
-            Self { look: true, .. } if is_drain => Some(("look", "charges nothing, and a drain always does: omit one")),
-            _ => None,
-        }
-    }
-
-    /// The wait, unless it is 0.
-    pub(in crate::http) fn wait(&self) -> Option<Micros> {
-        self.wait.filter(|wait| *wait > 0)
-    }
-
-    pub(in crate::http) fn id(&self) -> Option<Id> {
-        let Self { id_life, repeated, .. } = *self;
-        self.id.clone().map(|name| Id { name, life: id_life, repeated })
-    }
-}
-
 /// Reads `over`.
 ///
 /// # Errors
@@ -95,9 +50,4 @@ pub(in crate::http) fn over(word: &str) -> Result<Over, String> {
 /// The valid lengths.
 pub(in crate::http) fn check_key(key: &str) -> Result<(), String> {
     check_length(key).map_err(|wrong| wrong.to_string())
-}
-
-/// The `meta` that names the cause of a check, or `None` for an empty text.
-pub(in crate::http) fn meta(text: &str) -> Meta {
-    (!text.is_empty()).then(|| text.into())
 }

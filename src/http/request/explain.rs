@@ -9,17 +9,18 @@
 use serde_json::value::RawValue;
 use tokio::task::yield_now;
 
-use super::bounds::{Combined, DEFAULT_POLICY, MAX_ALL, MAX_BATCH};
+use super::bounds::{DEFAULT_POLICY, ID_TTL_MS, MAX_ALL, MAX_BATCH, WAIT_MS};
 use super::members::Members;
+use super::parse::CheckMembers;
 use super::quotas;
 use super::raw::{document, list_of, string};
-use super::values::{boolean, cost, id, id_life, key, meta, over, unwanted_over, wait};
-use crate::engine::{Check, Door, Over, OwnQuotas};
+use super::values::{boolean, cost, id, key, meta, number, over, unwanted_over};
+use crate::engine::{Check, Over};
 use crate::http::problem::{MAX_EXPLAINED, Problem, Violation, Violations};
 
 /// Reads a check as `parse::check` does, and reports every fault.
 pub(in crate::http) fn check(body: &[u8]) -> Result<Check, Problem> {
-    read_check(document(body)?, "", over, Violations::default()).map_err(Problem::invalid)
+    Ok(read_check(document(body)?, "", over, Violations::default())?)
 }
 
 /// One check of a batch, or its problem.
@@ -82,8 +83,7 @@ pub(in crate::http) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
 
 /// The items of a body with 1 to `most` checks, and the faults around them.
 fn checks(document: &RawValue, most: usize) -> Result<(Vec<&RawValue>, Violations), Problem> {
-    let members = Members::open(document, "", &["checks"], Violations::default());
-    let mut members = members.map_err(Problem::invalid)?;
+    let mut members = Members::open(document, "", &["checks"], Violations::default())?;
     members.require("checks");
     let items = members.take("checks", |value| list_of(value, most, "checks"));
     Ok((items.unwrap_or_default(), members.violations))
@@ -99,41 +99,25 @@ fn read_check(
         &["policy", "key", "cost", "meta", "id", "id_ttl_ms", "repeated", "over", "look", "wait_ms", "quotas", "plan"];
     let mut members = Members::open(value, at, names, violations)?;
     members.require("key");
-    let policy = members.take("policy", string);
-    let key = members.take("key", key).map(Into::into);
-    let cost = members.take("cost", cost);
-    let meta = members.take("meta", meta);
-    let id = members.take("id", id).map(Into::into);
-    let id_life = members.take("id_ttl_ms", id_life);
-    let repeated = members.take("repeated", boolean).unwrap_or_default();
-    let over = members.take("over", over);
-    let look = members.take("look", boolean).unwrap_or_default();
-    let wait = members.take("wait_ms", wait);
-    let quotas = members.take("quotas", quotas::written).map(OwnQuotas::Written);
-    let plan = members.take("plan", string).map(Into::into);
-    let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
-    let (key, meta) = (key.unwrap_or_default(), meta.flatten());
-    let (cost, over) = (cost.unwrap_or(1), over.unwrap_or_default());
-    let combined = Combined { id, id_life, repeated, look, over, cost, wait };
+    let check = CheckMembers {
+        policy: members.take("policy", string).unwrap_or_else(|| DEFAULT_POLICY.into()).into(),
+        key: members.take("key", key).unwrap_or_default().into(),
+        cost: members.take("cost", cost).unwrap_or(1),
+        meta: members.take("meta", meta).unwrap_or_default().into(),
+        id: members.take("id", id),
+        id_ttl_ms: members.take("id_ttl_ms", |value| number(value, ID_TTL_MS)),
+        repeated: members.take("repeated", boolean).unwrap_or_default(),
+        over: members.take("over", over),
+        look: members.take("look", boolean).unwrap_or_default(),
+        wait_ms: members.take("wait_ms", |value| number(value, WAIT_MS)),
+        quotas: members.take("quotas", quotas::written),
+        plan: members.take("plan", string),
+    };
     // A member with a fault of its own is absent here, so another fault would be a guess.
     if members.violations.is_empty()
-        && let Some((name, detail)) = combined.fault()
+        && let Some((name, detail)) = check.excluded()
     {
         members.violations.note(|| Violation::new(format!("{at}/{name}"), detail));
     }
-    let (id, wait) = (combined.id(), combined.wait());
-    members.finish(Check {
-        policy,
-        key,
-        cost,
-        meta,
-        id,
-        over,
-        look,
-        wait,
-        quotas,
-        plan,
-        door: Door::Http,
-        within: None,
-    })
+    members.finish(check.into())
 }

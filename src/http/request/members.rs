@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::raw::{each_member, kind};
-use crate::http::problem::{Violation, Violations, member};
+use super::raw::{document, each_member, kind};
+use crate::http::problem::{Problem, Violation, Violations, member};
 
 /// The members that must be there.
 const REQUIRED: [&str; 2] = ["key", "checks"];
@@ -69,6 +69,11 @@ impl<'a, V> Members<'a, V> {
 }
 
 impl<'a> Members<'a, &'a RawValue> {
+    /// The members of a body.
+    pub(super) fn of_body(body: &'a [u8], names: &[&str]) -> Result<Self, Problem> {
+        Ok(Self::open(document(body)?, "", names, Violations::default())?)
+    }
+
     /// The members of an object. Members with names outside `names` are faults.
     pub(super) fn open(
         value: &'a RawValue,

@@ -1,8 +1,8 @@
 //! Reads requests: bodies, their checks, and queries.
 //!
 //! `parse.rs` reads valid bodies fast. It leaves all others to `explain.rs`, which reports every
-//! fault. `refund.rs` and
-//! `hold.rs` read the bodies that are no checks.
+//! fault. For every body `explain.rs` would cost a known denial 18 % more instructions (ADR 34).
+//! `refund.rs` and `hold.rs` read the bodies that are no checks.
 
 pub(super) mod body;
 

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::members::Members;
 use super::quotas;
-use super::raw::{document, string};
+use super::raw::string;
 use super::values::{boolean, number};
 use crate::engine::QuotaSpec;
 use crate::http::problem::{Problem, Violation, Violations};
@@ -28,13 +28,8 @@ const GRANTS: [&str; 4] = ["quotas", "plan", "deny", "allow"];
 /// # Errors
 /// 400 and 422.
 pub(in crate::http) fn put(body: &[u8], by: &str) -> Result<Put, Problem> {
-    read_put(document(body)?, by).map_err(Problem::invalid)
-}
-
-fn read_put(value: &RawValue, by: &str) -> Result<Put, Violations> {
-    let names =
-        ["match", "quotas", "plan", "deny", "allow", "expires_in_ms", "reason", "if_version", "lower"].as_slice();
-    let mut members = Members::open(value, "", names, Violations::default())?;
+    let names = ["match", "quotas", "plan", "deny", "allow", "expires_in_ms", "reason", "if_version", "lower"];
+    let mut members = Members::of_body(body, &names)?;
     let matched = matched(&mut members);
     let given: Vec<&str> = GRANTS.into_iter().filter(|name| members.has(name)).collect();
     if given.len() != 1 {
@@ -54,7 +49,7 @@ fn read_put(value: &RawValue, by: &str) -> Result<Put, Violations> {
     let lower = members.take("lower", boolean).unwrap_or_default();
     let wanted = quotas.or(plan).or(deny).or(allow).unwrap_or(Wanted::Quotas(Vec::<QuotaSpec>::new()));
     let expires_in = expires_in.map(|millis| millis * MICROS_PER_MILLI);
-    members.finish(Put { matched, wanted, expires_in, reason, if_version, lower, by: by.to_owned() })
+    Ok(members.finish(Put { matched, wanted, expires_in, reason, if_version, lower, by: by.to_owned() })?)
 }
 
 /// Reads the body of `DELETE /v1/overrides/{policy}`, which `by` sends.
@@ -62,41 +57,33 @@ fn read_put(value: &RawValue, by: &str) -> Result<Put, Violations> {
 /// # Errors
 /// 400 and 422.
 pub(in crate::http) fn removal(body: &[u8], by: &str) -> Result<Removal, Problem> {
-    let read = |value| {
-        let mut members = Members::open(value, "", &["match", "reason", "if_version"], Violations::default())?;
-        let matched = matched(&mut members);
-        let (reason, if_version) = (members.take("reason", reason), members.take("if_version", version));
-        members.finish(Removal { matched, reason, if_version, by: by.to_owned() })
-    };
-    read(document(body)?).map_err(Problem::invalid)
+    let mut members = Members::of_body(body, &["match", "reason", "if_version"])?;
+    let matched = matched(&mut members);
+    let (reason, if_version) = (members.take("reason", reason), members.take("if_version", version));
+    Ok(members.finish(Removal { matched, reason, if_version, by: by.to_owned() })?)
 }
 
 /// The kind of the match, and its text.
 fn matched(members: &mut Members<'_, &RawValue>) -> (String, String) {
     members.require("match");
     let Some(value) = members.take("match", Ok) else { return Default::default() };
-    let mut inner = match Members::open(value, "/match", &KINDS, Violations::default()) {
-        Ok(inner) => inner,
-        Err(violations) => {
-            members.violations.extend(violations);
-            return Default::default();
-        }
-    };
-    let given: Vec<&str> = KINDS.into_iter().filter(|kind| inner.has(kind)).collect();
+    read_match(value).unwrap_or_else(|violations| {
+        members.violations.extend(violations);
+        Default::default()
+    })
+}
+
+fn read_match(value: &RawValue) -> Result<(String, String), Violations> {
+    let mut members = Members::open(value, "/match", &KINDS, Violations::default())?;
+    let given: Vec<&str> = KINDS.into_iter().filter(|kind| members.has(kind)).collect();
     let matched = match given[..] {
-        [kind] => inner.take(kind, string).map(|text| (kind.to_owned(), text)),
+        [kind] => members.take(kind, string).map(|text| (kind.to_owned(), text)),
         _ => {
-            inner.violations.note(|| Violation::new("/match", "must have one of `key`, `prefix` and `cidr`"));
+            members.violations.note(|| Violation::new("/match", "must have one of `key`, `prefix` and `cidr`"));
             None
         }
     };
-    match inner.finish(matched.unwrap_or_default()) {
-        Ok(matched) => matched,
-        Err(violations) => {
-            members.violations.extend(violations);
-            Default::default()
-        }
-    }
+    members.finish(matched.unwrap_or_default())
 }
 
 fn only_true(value: &RawValue) -> Result<(), String> {

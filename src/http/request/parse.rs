@@ -12,11 +12,11 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::bounds::{
-    self, Combined, DEFAULT_POLICY, ID_TTL_MS, MAX_ALL, MAX_BATCH, MAX_META_BYTES, WAIT_MS, check_id, check_key, meta,
+    self, DEFAULT_POLICY, ID_TTL_MS, MAX_ALL, MAX_BATCH, MAX_META_BYTES, WAIT_MS, check_id, check_key,
 };
 use super::explain::{self, Item};
 use super::quotas;
-use crate::engine::{Check, Door, Over, OwnQuotas, QuotaSpec};
+use crate::engine::{Check, Door, Id, Over, OwnQuotas, QuotaSpec};
 use crate::http::problem::Problem;
 use crate::limit::quota::MAX_UNITS;
 use crate::limit::time::MICROS_PER_MILLI;
@@ -26,7 +26,7 @@ use crate::limit::time::MICROS_PER_MILLI;
 /// # Errors
 /// 400 and 422.
 pub(in crate::http) fn check(body: &[u8]) -> Result<Check, Problem> {
-    match serde_json::from_slice::<Object<Members<'_>>>(body) {
+    match serde_json::from_slice::<Object<CheckMembers<'_>>>(body) {
         Ok(Object(members)) if members.are_in_range() => Ok(members.into()),
         _ => explain::check(body),
     }
@@ -63,33 +63,33 @@ pub(in crate::http) fn all(body: &[u8]) -> Result<Vec<Check>, Problem> {
 /// A check as written, if its form is valid.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Members<'a> {
+pub(super) struct CheckMembers<'a> {
     #[serde(borrow, default = "default_policy")]
-    policy: Cow<'a, str>,
+    pub(super) policy: Cow<'a, str>,
     #[serde(borrow)]
-    key: Cow<'a, str>,
+    pub(super) key: Cow<'a, str>,
     #[serde(default = "default_cost")]
-    cost: u64,
+    pub(super) cost: u64,
     #[serde(borrow, default)]
-    meta: Cow<'a, str>,
+    pub(super) meta: Cow<'a, str>,
     #[serde(default, deserialize_with = "quotas::read")]
-    quotas: Option<Vec<QuotaSpec>>,
+    pub(super) quotas: Option<Vec<QuotaSpec>>,
     /// Absent or a string; `null` is a fault.
     #[serde(default, deserialize_with = "written")]
-    plan: Option<String>,
+    pub(super) plan: Option<String>,
     /// The same.
     #[serde(default, deserialize_with = "written")]
-    id: Option<String>,
+    pub(super) id: Option<String>,
     #[serde(default, deserialize_with = "over")]
-    over: Option<Over>,
+    pub(super) over: Option<Over>,
     /// How long the node keeps the id, ms.
-    id_ttl_ms: Option<u64>,
+    pub(super) id_ttl_ms: Option<u64>,
     #[serde(default)]
-    repeated: bool,
+    pub(super) repeated: bool,
     #[serde(default)]
-    look: bool,
-    /// The longest wait for a start, ms.
-    wait_ms: Option<u64>,
+    pub(super) look: bool,
+    /// The longest wait for a start, ms; 0 waits as little as none.
+    pub(super) wait_ms: Option<u64>,
 }
 
 fn written<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
@@ -109,7 +109,7 @@ fn default_cost() -> u64 {
     1
 }
 
-impl Members<'_> {
+impl CheckMembers<'_> {
     fn are_in_range(&self) -> bool {
         check_key(&self.key).is_ok()
             && self.cost <= MAX_UNITS
@@ -117,32 +117,48 @@ impl Members<'_> {
             && self.id.as_deref().is_none_or(|id| check_id(id).is_ok())
             && self.id_ttl_ms.is_none_or(|millis| ID_TTL_MS.contains(&millis))
             && self.wait_ms.is_none_or(|millis| WAIT_MS.contains(&millis))
-            && (self.is_common() || self.combined().fault().is_none())
+            && self.excluded().is_none()
     }
 
-    /// Whether no member is there that another one excludes.
-    fn is_common(&self) -> bool {
-        self.id_ttl_ms.is_none() && !self.repeated && !self.look && self.wait_ms.is_none()
-    }
-
-    fn combined(&self) -> Combined {
-        let Self { id, repeated, look, over, cost, .. } = self;
-        let micros = |millis: u64| millis * MICROS_PER_MILLI;
-        let (id_life, wait) = (self.id_ttl_ms.map(micros), self.wait_ms.map(micros));
-        let (id, over) = (id.as_deref().map(Into::into), over.unwrap_or_default());
-        Combined { id, id_life, repeated: *repeated, look: *look, over, cost: *cost, wait }
+    /// The first member that another one excludes, and why.
+    pub(super) fn excluded(&self) -> Option<(&'static str, &'static str)> {
+        let is_drain = self.over == Some(Over::Drain);
+        match self {
+            Self { id: None, id_ttl_ms: Some(_), .. } => Some(("id_ttl_ms", "needs an `id`, whose record it bounds")),
+            Self { id: None, repeated: true, .. } => Some(("repeated", "needs the `id` that was sent before")),
+            Self { wait_ms: Some(_), look: true, .. } => {
+                Some(("wait_ms", "charges later, and a look never does: omit one"))
+            }
+            Self { wait_ms: Some(_), .. } if is_drain => {
+                Some(("wait_ms", "charges later, and a drain charges at once: omit one"))
+            }
+            Self { look: true, id: Some(_), .. } => Some(("look", "charges nothing, so it needs no `id`: omit one")),
+            Self { look: true, cost: 0, .. } => Some(("look", "needs a cost from 1 on: a cost of 0 is never denied")),
+            Self { look: true, .. } if is_drain => Some(("look", "charges nothing, and a drain always does: omit one")),
+            _ => None,
+        }
     }
 }
 
-impl From<Members<'_>> for Check {
-    fn from(members: Members<'_>) -> Self {
-        let id = members.id.is_some().then(|| members.combined().id()).flatten();
-        let wait = members.wait_ms.filter(|millis| *millis > 0).map(|millis| millis * MICROS_PER_MILLI);
-        let Members { policy, key, cost, meta: who, over, quotas, plan, look, .. } = members;
-        let (policy, key) = (policy.into_owned(), key.into());
-        let (over, quotas) = (over.unwrap_or_default(), quotas.map(OwnQuotas::Written));
-        let plan = plan.map(Into::into);
-        Self { policy, key, cost, meta: meta(&who), id, over, look, wait, quotas, plan, door: Door::Http, within: None }
+impl From<CheckMembers<'_>> for Check {
+    fn from(members: CheckMembers<'_>) -> Self {
+        let CheckMembers { policy, key, cost, meta, quotas, plan, id, over, id_ttl_ms, repeated, look, wait_ms } =
+            members;
+        let micros = |millis: u64| millis * MICROS_PER_MILLI;
+        Self {
+            policy: policy.into_owned(),
+            key: key.into(),
+            cost,
+            meta: (!meta.is_empty()).then(|| meta.into()),
+            id: id.map(|name| Id { name: name.into(), life: id_ttl_ms.map(micros), repeated }),
+            over: over.unwrap_or_default(),
+            look,
+            wait: wait_ms.filter(|millis| *millis > 0).map(micros),
+            quotas: quotas.map(OwnQuotas::Written),
+            plan: plan.map(Into::into),
+            door: Door::Http,
+            within: None,
+        }
     }
 }
 
@@ -150,7 +166,7 @@ impl From<Members<'_>> for Check {
 #[serde(deny_unknown_fields)]
 struct BatchMembers<'a> {
     #[serde(borrow)]
-    checks: Vec<Object<Members<'a>>>,
+    checks: Vec<Object<CheckMembers<'a>>>,
 }
 
 impl BatchMembers<'_> {

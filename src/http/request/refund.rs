@@ -1,13 +1,11 @@
 //! The body of `POST /v1/refund`.
 
-use serde_json::value::RawValue;
-
 use super::bounds::DEFAULT_POLICY;
 use super::members::Members;
-use super::raw::{document, string};
+use super::raw::string;
 use super::values::{cost, id, key};
 use crate::engine::Refund;
-use crate::http::problem::{Problem, Violation, Violations};
+use crate::http::problem::{Problem, Violation};
 
 /// The charge to refund.
 pub(in crate::http) struct RefundRequest {
@@ -21,11 +19,7 @@ pub(in crate::http) struct RefundRequest {
 /// # Errors
 /// 400 and 422.
 pub(in crate::http) fn refund(body: &[u8]) -> Result<RefundRequest, Problem> {
-    read(document(body)?).map_err(Problem::invalid)
-}
-
-fn read(value: &RawValue) -> Result<RefundRequest, Violations> {
-    let mut members = Members::open(value, "", &["policy", "key", "cost", "id"], Violations::default())?;
+    let mut members = Members::of_body(body, &["policy", "key", "cost", "id"])?;
     members.require("key");
     let is_given = (members.has("cost"), members.has("id"));
     let policy = members.take("policy", string);
@@ -40,5 +34,5 @@ fn read(value: &RawValue) -> Result<RefundRequest, Violations> {
     }
     let charge = id.map_or(Refund::Cost(cost.unwrap_or_default()), |id| Refund::Id(id.into()));
     let policy = policy.unwrap_or_else(|| DEFAULT_POLICY.into());
-    members.finish(RefundRequest { policy, key: key.unwrap_or_default(), charge })
+    Ok(members.finish(RefundRequest { policy, key: key.unwrap_or_default(), charge })?)
 }

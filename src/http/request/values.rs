@@ -4,11 +4,10 @@ use std::ops::RangeInclusive;
 
 use serde_json::value::RawValue;
 
-use super::bounds::{self, ID_TTL_MS, MAX_META_BYTES, WAIT_MS, check_id, check_key};
+use super::bounds::{self, MAX_META_BYTES, check_id, check_key};
 use super::raw::{integer, kind, string};
-use crate::engine::{Meta, Over};
+use crate::engine::Over;
 use crate::limit::quota::MAX_UNITS;
-use crate::limit::time::{MICROS_PER_MILLI, Micros};
 
 pub(super) fn key(value: &RawValue) -> Result<String, String> {
     string(value).and_then(|key| check_key(&key).map(|()| key))
@@ -16,16 +15,6 @@ pub(super) fn key(value: &RawValue) -> Result<String, String> {
 
 pub(super) fn id(value: &RawValue) -> Result<String, String> {
     string(value).and_then(|id| check_id(&id).map(|()| id))
-}
-
-/// The life of an id, us.
-pub(super) fn id_life(value: &RawValue) -> Result<Micros, String> {
-    number(value, ID_TTL_MS).map(|millis| millis * MICROS_PER_MILLI)
-}
-
-/// The longest wait of a check, us.
-pub(super) fn wait(value: &RawValue) -> Result<Micros, String> {
-    number(value, WAIT_MS).map(|millis| millis * MICROS_PER_MILLI)
 }
 
 pub(super) fn boolean(value: &RawValue) -> Result<bool, String> {
@@ -44,10 +33,10 @@ pub(super) fn unwanted_over(_: &RawValue) -> Result<Over, String> {
     Err("is not taken here: these checks are charged together or not at all".into())
 }
 
-pub(super) fn meta(value: &RawValue) -> Result<Meta, String> {
+pub(super) fn meta(value: &RawValue) -> Result<String, String> {
     let meta = string(value)?;
     match meta.len() {
-        0..=MAX_META_BYTES => Ok(bounds::meta(&meta)),
+        0..=MAX_META_BYTES => Ok(meta),
         length => Err(format!("must have up to {MAX_META_BYTES} bytes, not {length}")),
     }
 }
