@@ -14,8 +14,8 @@ use crate::live::rings::{Checks, Rings, Second, ShardCalls, bounded_checks, boun
 use crate::live::space_saving::SpaceSaving;
 use crate::live::top::{KeyCounts, TopKeys};
 
-/// Candidates in a snapshot. Configurations may have thousands.
-const CANDIDATES: usize = 100;
+/// Policies with a candidate, or with holds, in a snapshot. Configurations may have thousands.
+const POLICIES: usize = 100;
 
 /// The last 15 minutes.
 #[derive(Debug, Default)]
@@ -164,8 +164,15 @@ impl Engine {
             used: observed.used.of(1, now / MICROS_PER_SECOND),
             store,
             recent: observed.recent.iter().rev().cloned().collect(),
-            candidates: self.candidates().iter().take(CANDIDATES).map(|(policy, tally)| tally.state(policy)).collect(),
+            candidates: self.candidates().iter().take(POLICIES).map(|(policy, tally)| tally.state(policy)).collect(),
+            holds: self.places_in_use(),
         }
+    }
+
+    fn places_in_use(&self) -> Vec<(Arc<str>, f64)> {
+        let policies = self.tally.policies();
+        let used = policies.values().filter(|policy| policy.ended_holds().next().is_some());
+        used.take(POLICIES).map(|policy| (policy.name.clone(), policy.open_holds())).collect()
     }
 
     fn store_state(&self) -> StoreState {

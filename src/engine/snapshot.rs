@@ -26,6 +26,8 @@ pub struct Snapshot {
     pub recent: Vec<Recent>,
     /// By policy.
     pub candidates: Vec<CandidateState>,
+    /// The policies of which calls of this node opened holds, and how many are still open.
+    pub holds: Vec<(Arc<str>, f64)>,
 }
 
 /// The candidate of one policy.

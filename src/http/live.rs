@@ -159,6 +159,12 @@ fn write(object: &mut Object<'_>, node: &Node, snapshot: &Snapshot, in_clear: bo
             object.number("checks", candidate.checks);
         });
     }
+    if !snapshot.holds.is_empty() {
+        object.list("holds", snapshot.holds.iter(), |(policy, open), object| {
+            object.value("policy", &**policy);
+            object.value("open", &(*open as i64));
+        });
+    }
     object.given("trace_url", node.reloader.telemetry().trace_url.as_ref());
 }
 

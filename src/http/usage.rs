@@ -28,6 +28,7 @@ pub(super) async fn usage(Routed { node, rights, head, .. }: Routed) -> Result<R
 fn write_holds(object: &mut Object<'_>, decision: &Decision, holds: Option<&[OpenHold]>) {
     let Some(places) = &decision.places else { return };
     object.number("in_flight", places.open);
+    object.given("in_flight_limit", places.limit);
     let Some(holds) = holds else { return };
     object.list("holds", holds.iter(), |hold, object| {
         object.value("id", &*hold.id);

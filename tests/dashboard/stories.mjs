@@ -176,6 +176,28 @@ const stories = {
     assert.match(metrics, /tollgate_denials_total\{policy="costly",quota="10m"\} 2\n/);
   },
 
+  // The holds of a key, with their callers; an operator ends one.
+  async holds(browser) {
+    for (const id of ["run-1", "run-2"]) await check("jobs", "k", { id, cost: 30, meta: `worker of ${id}` });
+    const page = await open(browser, { token: settings.admin, hash: keyPath("jobs", "k") });
+    await page.locator("#key-says").getByText("Denied").waitFor();
+    await page.locator("#key-why").getByText("All places are in use.").waitFor();
+    await page.locator("#holds-says").getByText("2 of 2 in use.").waitFor();
+    await page.locator("#key-quotas").getByText("60 of 100 used, 40 left").waitFor();
+    await page.locator("#holds").getByText("worker of run-2").waitFor();
+    assert.match(await text(page, "#holds"), /run-1[\s\S]*30[\s\S]*(9 min|10 min)/);
+    await page.locator("#holds tr", { hasText: "run-1" }).getByRole("button", { name: "End…" }).click();
+    await page.getByLabel("Units that it used").fill("12");
+    await page.getByRole("button", { name: "End", exact: true }).click();
+    await page.locator("#said").getByText("The hold has ended, 18 units came back.").waitFor();
+    await page.locator("#key-says").getByText("Allowed").waitFor();
+    await page.locator("#holds-says").getByText("1 of 2 in use.").waitFor();
+    await page.locator("#key-quotas").getByText("42 of 100 used, 58 left").waitFor();
+    await go(page, "Decisions");
+    const row = page.locator("#by-policy tr", { hasText: "jobs" });
+    await until("the policy has one open hold", async () => (await row.locator("td[data-label='Open holds']").innerText()).trim() === "1");
+  },
+
   // A log has entries, a sliding counter ticks, a list its line.
   async details(browser) {
     for (const meta of ["first", "second"]) await check("log", "k", { meta });

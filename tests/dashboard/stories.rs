@@ -21,6 +21,7 @@ policies:
   login: {algorithm: token-bucket, quotas: [{rate: 2 per 1s, burst: 5}]}
   slow: {quotas: [3 per 10m]}
   costly: {quotas: [10 per 10m]}
+  jobs: {quotas: [{name: tokens, limit: 100, per: 10m}], hold: {ttl: 10m, in_flight: 2}}
   quick: {algorithm: fixed-window, anchor: first-hit, quotas: [2 per 10s]}
   log: {algorithm: sliding-log, quotas: [100 per 1h]}
   ticks: {algorithm: sliding-counter, tick: 1s, quotas: [100 per 1m]}
@@ -94,6 +95,13 @@ fn page_asks_again_when_the_wait_ends() {
 fn page_judges_a_key_by_the_cost_of_its_checks() {
     let guarded = Guarded::start("");
     run("costly_key", &guarded.settings());
+}
+
+#[test]
+fn page_shows_who_holds_the_places_and_ends_one() {
+    // A late answer would count its hold at the node alone.
+    let guarded = Guarded::start(&store(shared()).replace('}', ", timeout: 5s}"));
+    run("holds", &guarded.settings());
 }
 
 #[test]

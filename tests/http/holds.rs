@@ -180,7 +180,7 @@ fn usage_lists_open_holds_newest_first() {
     open(&node, "chat", "gone", 5);
     settle(&node, "chat", "gone", None);
     let usage = usage(&node, "chat");
-    assert_eq!(some(&usage, &["in_flight", "remaining"]), json!([2, 85]));
+    assert_eq!(some(&usage, &["in_flight", "in_flight_limit", "remaining"]), json!([2, 4, 85]));
     let holds = usage["holds"].as_array().unwrap();
     let ids: Vec<_> = holds.iter().map(|hold| some(hold, &["id", "cost", "meta"])).collect();
     assert_eq!(ids, [json!(["b {}%", 5, "user-7"]), json!(["a", 5, "user-7"])]);
