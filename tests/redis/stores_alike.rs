@@ -18,14 +18,10 @@ use crate::support::ops::{Op, OpHistory, ops};
 use crate::support::redis::{shared, timed_store};
 use crate::support::steps::{
     BACK, START, Step, at_node, bucket, fixed, histories, logs, policies_with_leases, policy, policy_of, quota, runner,
-    subject, with_limits,
+    subject, while_records_live, with_limits,
 };
 use crate::support::timed::{Timed, TimedRedis, in_time};
 use crate::support::unique;
-
-/// The minimum lifetime of the records of ids, us. The embedded store measures it by the instants
-/// of a history, Redis by real time.
-const RECORDS_LIVE: u64 = 300_000_000;
 
 const STEPS: usize = 60;
 
@@ -75,7 +71,7 @@ async fn ops_alike(redis: &TimedRedis, policy: &Policy, ops: &[(Step, Op)]) -> R
     let mut earlier = OpHistory::default();
     let (mut history, mut latest, mut stepped_back, mut marked) = (Vec::new(), START, false, 0);
     let mut until_whole = 0;
-    for (step, op) in ops.iter().take_while(|(step, _)| step.now < START + RECORDS_LIVE) {
+    for (step, op) in while_records_live(ops) {
         let policy = Arc::new(at_node(with_limits(policy, step.quarters), step));
         let subject = Subject { policy, key: key.clone(), fingerprint };
         let work = earlier.work(step, op);
