@@ -133,27 +133,23 @@ impl TokenBucket {
     }
 
     /// Takes back `cost` of the charge made at `at`, as far as that is certainly unpaid. `kept` units
-    /// of it stay, and were repaid first. Returns units, rounded up.
+    /// of it stay, and were repaid first. A charge with a place in line has not started: it counts as
+    /// unpaid if nobody stands behind it. Returns units, rounded up.
     pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, (cost, kept): (u64, u64), entry: Entry) -> u64 {
-        let terms = Terms::of_quota(quota);
-        if at > now {
-            return self.give_up_place(quota, now, cost, entry);
-        }
-        // The clock may have stepped back since the last charge or refund.
-        let repaid = terms.repaid.saturating_mul(now.max(self.at).saturating_sub(at));
-        let (charge, wanted) = ((cost + kept).saturating_mul(terms.price), cost.saturating_mul(terms.price));
-        let unpaid = self.ledger.as_ref().map_or(0, |ledger| ledger.unpaid(entry, charge, repaid));
-        self.take_back(terms, now, unpaid.min(wanted), false)
-    }
-
-    /// Takes back a charge that has not started, if nobody stands behind its place.
-    fn give_up_place(&mut self, quota: &Quota, now: Micros, cost: u64, entry: Entry) -> u64 {
-        if !self.ledger.as_mut().is_some_and(|ledger| ledger.leave_line(entry)) {
+        let (terms, Some(ledger)) = (Terms::of_quota(quota), &mut self.ledger) else { return 0 };
+        // After a clock that stepped back, a charge is later than `now` without a place in line.
+        let has_place = at > now && self.at <= ledger.line;
+        if has_place && !ledger.is_last(entry) {
             return 0;
         }
-        let terms = Terms::of_quota(quota);
-        let given = self.take_back(terms, now, cost.saturating_mul(terms.price), false);
-        self.shorten_line(quota, now);
+        // The clock may have stepped back since the last charge or refund.
+        let since = if has_place { 0 } else { now.max(self.at).saturating_sub(at) };
+        let (charge, wanted) = ((cost + kept).saturating_mul(terms.price), cost.saturating_mul(terms.price));
+        let unpaid = ledger.unpaid(entry, charge, terms.repaid.saturating_mul(since));
+        let given = self.take_back(terms, now, unpaid.min(wanted), false);
+        if has_place && given > 0 {
+            self.shorten_line(quota, now);
+        }
         given
     }
 
@@ -164,7 +160,9 @@ impl TokenBucket {
         let terms = Terms::of_quota(quota);
         let room = capacity(quota, terms).saturating_sub(self.debt);
         let end = now.max(self.at.saturating_sub(room / terms.repaid));
-        if let Some(ledger) = self.ledger.as_mut().filter(|_| end < self.at) {
+        let Some(ledger) = &mut self.ledger else { return };
+        ledger.leave_line();
+        if end < self.at {
             self.debt += terms.repaid * (self.at - end);
             (self.at, ledger.line) = (end, end);
         }

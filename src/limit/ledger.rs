@@ -58,12 +58,15 @@ impl Ledger {
         charge.min(of_all.max(of_charge))
     }
 
-    /// Takes back the last place of a line. Returns false for any other place: others stand behind
-    /// it.
-    pub fn leave_line(&mut self, entry: Entry) -> bool {
-        let is_last = entry.number == self.last && entry.number >= self.born;
-        self.last -= u64::from(is_last);
-        is_last
+    /// Whether nobody stands behind the place of this charge in line.
+    pub fn is_last(&self, entry: Entry) -> bool {
+        entry.number == self.last && entry.number >= self.born
+    }
+
+    /// Gives the number of the last place to the next charge.
+    pub fn leave_line(&mut self) {
+        self.last -= 1;
+        self.born = self.born.min(self.last + 1);
     }
 
     /// Records a refund of `debt`, by cost or of one charge.

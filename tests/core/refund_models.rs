@@ -19,11 +19,8 @@ use tollgate::store::{Done, MemoryStore, Over, Subject, Work};
 
 use crate::support::dice::Dice;
 use crate::support::ops::{Op, OpHistory, ops};
-use crate::support::steps::{START, Step, any_policies, policy_of, quota, runner, subject};
+use crate::support::steps::{RECORDS_LIVE, START, Step, any_policies, policy_of, quota, runner, subject};
 use crate::support::timed::Timed;
-
-/// The minimum lifetime of the records of ids, us.
-const RECORDS_LIVE: Micros = 300_000_000;
 
 type Number = usize;
 

@@ -13,7 +13,7 @@ use tollgate::store::{Done, Over, Subject, Taken, Work};
 use crate::support::ops::{Op, OpHistory, ops};
 use crate::support::rates::{admits_at_most_the_bound, several_rates, single_rates};
 use crate::support::redis::{shared, timed_store};
-use crate::support::steps::{START, Step, bucket, policy_of, runner, subject, with_limits};
+use crate::support::steps::{START, Step, bucket, policy_of, runner, subject, while_records_live, with_limits};
 use crate::support::timed::{Timed, TimedRedis, in_time};
 use crate::support::unique;
 
@@ -286,8 +286,7 @@ async fn ops_alike(
 ) -> Result<(), TestCaseError> {
     let (memory, subject) = (Timed::new(1000), subject(policies[0].clone(), &unique("rate-ops")));
     let mut earlier = OpHistory::default();
-    // Records of ids live by real time in Redis.
-    for (node, (step, op)) in nodes.iter().zip(ops).take_while(|(_, (step, _))| step.now < START + 300 * SECOND) {
+    for (node, (step, op)) in nodes.iter().zip(while_records_live(ops)) {
         let subject = of_node(policies, *node, step, &subject);
         let work = earlier.work(step, op);
         let mut expected = memory.at(step.now).run(&subject, &work, &[]).unwrap();

@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tollgate::limit::decision::Wait;
+use tollgate::limit::hold::{Hold, OnExpiry};
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::Policy;
 use tollgate::store::{Done, Subject};
 
 use crate::support::holds::{
-    Gap, HoldHistory, HoldOp, ModelOp, RECORDS_LIVE, follows_model, from_start, hold_ops, model_histories,
-    policies_with_holds,
+    Gap, HoldHistory, HoldOp, ModelOp, follows_model, from_start, hold_ops, model_histories, policies_with_holds,
 };
 use crate::support::redis::{shared, timed_store};
-use crate::support::steps::{START, Step, runner, with_limits};
+use crate::support::steps::{START, Step, policy as windows, runner, while_records_live, with_limits};
 use crate::support::timed::{Timed, TimedRedis, in_time};
 use crate::support::{Node, config_on, http, unique, wait_until};
 
@@ -36,12 +36,29 @@ fn memory_and_redis_hold_alike() {
     runner(400).run(&histories, alike).unwrap();
 }
 
+/// A record of a step back to before the start ends before the records of the start.
+#[test]
+fn early_step_back_ends_its_history_early() {
+    let (runtime, store) = timed_store();
+    let mut policy = windows(&[(18, 60_000_000)]);
+    policy.options.hold = Some(Hold { ttl: 40_000_000, in_flight: None, on_expiry: OnExpiry::Release });
+    let step = |now| Step { now, costs: vec![1], quarters: 4 };
+    let (early, late) = (START - 13_224_036, START + 286_775_964);
+    let ops = [
+        (step(early), HoldOp::Open),
+        (step(early), HoldOp::Settle(0, None)),
+        // With a record this would be another cost.
+        (step(late), HoldOp::Settle(0, Some(8))),
+    ];
+    in_time(|| runtime.block_on(both_alike(&store, &policy, &ops))).unwrap();
+}
+
 async fn both_alike(redis: &TimedRedis, policy: &Policy, ops: &[(Step, HoldOp)]) -> Result<(), TestCaseError> {
     let memory = Timed::new(1000);
     let key: Arc<str> = unique("held").into();
     let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
     let (mut earlier, mut history) = (HoldHistory::default(), Vec::new());
-    for (step, op) in ops.iter().take_while(|(step, _)| step.now < START + RECORDS_LIVE) {
+    for (step, op) in while_records_live(ops) {
         let policy = Arc::new(with_limits(policy, step.quarters));
         let subject = Subject { policy, key: key.clone(), fingerprint };
         let work = earlier.work(step, op);

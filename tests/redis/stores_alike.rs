@@ -2,27 +2,26 @@
 //! member.
 
 use proptest::prelude::*;
+use std::slice;
 use std::sync::Arc;
 
 use tollgate::limit::calendar::{Calendar, Unit};
+use tollgate::limit::decision::Verdict;
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};
+use tollgate::limit::time::Micros;
 use tollgate::limit::window::{self, Grid};
-use tollgate::store::{Done, Subject, Work};
+use tollgate::store::{Done, Line, Over, Subject, Waiting, Work};
 
 use crate::support::ops::{Op, OpHistory, ops};
 use crate::support::redis::{shared, timed_store};
 use crate::support::steps::{
-    BACK, START, Step, at_node, fixed, histories, logs, policies_with_leases, policy, policy_of, quota, runner,
-    subject, with_limits,
+    BACK, START, Step, at_node, bucket, fixed, histories, logs, policies_with_leases, policy, policy_of, quota, runner,
+    subject, while_records_live, with_limits,
 };
 use crate::support::timed::{Timed, TimedRedis, in_time};
 use crate::support::unique;
-
-/// The minimum lifetime of the records of ids, us. The embedded store measures it by the instants
-/// of a history, Redis by real time.
-const RECORDS_LIVE: u64 = 300_000_000;
 
 const STEPS: usize = 60;
 
@@ -39,14 +38,16 @@ async fn both_alike(redis: &TimedRedis, policy: &Policy, steps: &[Step]) -> Resu
     let memory = Timed::new(10);
     let key: Arc<str> = unique("alike").into();
     let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
+    let mut until_whole = 0;
     for (number, step) in steps.iter().enumerate() {
         let policy = Arc::new(at_node(with_limits(policy, step.quarters), step));
         let subject = Subject { policy, key: key.clone(), fingerprint };
         let expected = memory.at(step.now).charge(&subject, &step.costs, &[]);
         let answered = redis.at(step.now).charge(&subject, &step.costs, &[]).await;
-        prop_assert_eq!(answered, expected, "step {} of {:?}", number, steps);
+        prop_assert_eq!(&answered, &expected, "step {} of {:?}", number, steps);
+        until_whole = until_whole.max(longest_reset(&answered.unwrap().ruling.verdicts));
     }
-    each_key_ends(policy, &key)
+    each_key_ends(policy, &key, until_whole)
 }
 
 /// The same for every operation on a key, within the lifetime of the ids' records.
@@ -69,7 +70,8 @@ async fn ops_alike(redis: &TimedRedis, policy: &Policy, ops: &[(Step, Op)]) -> R
     let fingerprint = Fingerprinter::default().fingerprint(&policy.name, &key);
     let mut earlier = OpHistory::default();
     let (mut history, mut latest, mut stepped_back, mut marked) = (Vec::new(), START, false, 0);
-    for (step, op) in ops.iter().take_while(|(step, _)| step.now < START + RECORDS_LIVE) {
+    let mut until_whole = 0;
+    for (step, op) in while_records_live(ops) {
         let policy = Arc::new(at_node(with_limits(policy, step.quarters), step));
         let subject = Subject { policy, key: key.clone(), fingerprint };
         let work = earlier.work(step, op);
@@ -90,8 +92,24 @@ async fn ops_alike(redis: &TimedRedis, policy: &Policy, ops: &[(Step, Op)]) -> R
         }
         prop_assert_eq!(&answered, &expected, "after {:#?} under {:?}", history, policy_of_step(&subject));
         earlier.note(&answered);
+        until_whole = until_whole.max(match &answered {
+            Done::Taken(taken) | Done::Reserved(taken, _) | Done::Leased(taken, _) | Done::Refunded(taken, _) => {
+                longest_reset(&taken.ruling.verdicts)
+            }
+            Done::Charged(charged) => longest_reset(slice::from_ref(&charged.verdict)),
+            _ => 0,
+        });
     }
-    each_key_ends(policy, &key)
+    each_key_ends(policy, &key, until_whole)
+}
+
+fn longest_reset(verdicts: &[Verdict]) -> Micros {
+    verdicts
+        .iter()
+        .flat_map(|verdict| &verdict.quotas)
+        .map(|quota| quota.reset_after)
+        .max()
+        .unwrap_or(0)
 }
 
 fn policy_of_step(subject: &Subject) -> &[tollgate::limit::quota::Quota] {
@@ -161,15 +179,58 @@ async fn changed_limit_keeps_counts_and_changed_window_begins_anew() {
     }
 }
 
-/// Each key of the history in Redis has a TTL of at most its relevant time and 1 s.
-fn each_key_ends(policy: &Policy, key: &str) -> Result<(), TestCaseError> {
+/// Drains reach one burst below empty, and places in line start later.
+#[tokio::test]
+async fn drained_bucket_and_its_line_end_when_they_are_whole() {
+    let (redis, policy) = (shared().timed_store(), policy_of(Algorithm::TokenBucket, vec![bucket(954, 10, 137_000)]));
+    redis.store.ready().await;
+    // An even choice that no 3 divides waits without an id and without a bound on the line.
+    for op in [Op::Drain, Op::Wait(32)] {
+        let step = Step { now: START, costs: vec![954 * 7 / 4], quarters: 7 };
+        ops_alike(&redis, &policy, &[(step.clone(), op.clone()), (step, op)]).await.unwrap();
+    }
+}
+
+/// After a step back of the clock a charge lies ahead, but in no line. In a line, a refund by cost
+/// may take the last place.
+#[tokio::test]
+async fn refund_of_a_charge_ahead_gives_back_its_unpaid_part() {
+    let (redis, second) = (shared().timed_store(), 1_000_000);
+    redis.store.ready().await;
+    let once = |cost| Work::Once { id: "id".into(), cost, over: Over::Deny };
+    let take = |cost| Work::Take([cost].as_slice().into());
+    let line = Line { longest: second, queue: None };
+    let wait = Work::Wait(Box::new(Waiting { cost: 1, line, id: Some("id".into()) }));
+    let rows = [
+        (bucket(16, 6, 137_000), vec![(7403, once(1)), (1, Work::Refund(2))], 0, 16),
+        (bucket(10, 1, second), vec![(10 * second, once(10)), (15 * second, take(5))], 5, 0),
+        (bucket(2, 1, second), vec![(0, take(2)), (0, wait), (0, Work::Refund(5))], 0, 0),
+    ];
+    for (quota, charges, expected, left) in rows {
+        let memory = Timed::new(10);
+        let subject = subject(policy_of(Algorithm::TokenBucket, vec![quota]), &unique("ahead"));
+        for (after, work) in charges.into_iter().chain([(0, Work::RefundOnce("id".into()))]) {
+            let alike = comparable(memory.at(START + after).run(&subject, &work, &[]).unwrap());
+            let done = comparable(redis.at(START + after).run(&subject, work.clone(), &[]).await.unwrap());
+            assert_eq!(done, alike, "{work:?} of {:?}", subject.policy.quotas);
+            if let (Work::RefundOnce(_), Done::Refunded(taken, given)) = (work, done) {
+                assert_eq!((given, taken.ruling.verdicts[0].quotas[0].remaining), (expected, left));
+            }
+        }
+    }
+}
+
+/// Each key of the history in Redis has a TTL of at most its relevant time and 1 s. `until_whole`,
+/// us, is the longest time until a quota is whole of all answers.
+fn each_key_ends(policy: &Policy, key: &str, until_whole: Micros) -> Result<(), TestCaseError> {
     let longest = policy.quotas.iter().map(|quota| match quota.rule {
         // Until the end of the segment after its last charge, which is later by the clock's step
         // back. A raised burst takes at most twice as long to fill.
         Rule::SlidingWindow => 2 * window::STEPS * Grid::new(quota.window).step() + quota.window,
-        // A bucket with repeated charges lives an eighth longer, and at least a second. A clock
-        // that stepped back adds as much.
-        Rule::TokenBucket(_) => 2 * quota.window + (quota.window / 4).max(1_000_000) + 2 * BACK,
+        // Drains and places in line delay the end beyond the window. A bucket with repeated charges
+        // lives an eighth longer, and at least a second. The debts of another rate end later by the
+        // clock's step back.
+        Rule::TokenBucket(_) => until_whole + (until_whole / 8).max(1_000_000) + BACK,
         _ => 2 * quota.window,
     });
     // A charge ahead may be in the tick after the present one.

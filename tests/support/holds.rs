@@ -13,11 +13,7 @@ use tollgate::limit::time::Micros;
 use tollgate::store::{Done, Over, Subject, Work};
 
 use super::hold_model::{Checked, Ended, HoldModel, Limits};
-use super::steps::{START, Step, any_policies, policy as windows, policy_of, quota, steps};
-
-/// The least time that the record of an id lives, us. The embedded store measures it by the instants
-/// of a history, Redis by real time.
-pub const RECORDS_LIVE: Micros = 300_000_000;
+use super::steps::{RECORDS_LIVE, START, Step, any_policies, policy as windows, policy_of, quota, steps};
 
 /// The operation of a step; the numbers choose among earlier ids.
 #[derive(Debug, Clone)]
@@ -201,7 +197,8 @@ pub async fn follows_model(
     key: &str,
     steps: &[(Gap, ModelOp)],
 ) -> Result<(), TestCaseError> {
-    let (mut model, mut policy, mut now, mut latest) = (HoldModel::default(), policy.clone(), START, START);
+    let (mut model, mut policy) = (HoldModel::default(), policy.clone());
+    let (mut now, mut first, mut latest) = (START, START, START);
     // A reset forgets the charges up to its instant, so it comes behind all of them.
     let mut reset = 0;
     let (mut costs, mut told): (Vec<u64>, Vec<String>) = (Vec::new(), Vec::new());
@@ -216,7 +213,8 @@ pub async fn follows_model(
         if let ModelOp::Reset = op {
             now = now.max(latest);
         }
-        if now >= START + RECORDS_LIVE {
+        first = first.min(now);
+        if now >= first + RECORDS_LIVE {
             break;
         }
         latest = latest.max(now);

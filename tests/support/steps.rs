@@ -23,6 +23,10 @@ pub const START: Micros = 1_790_000_000_000_000;
 /// either side. A store need not see charges further ahead.
 pub const BACK: Micros = 200_000;
 
+/// The minimum lifetime of the records of ids, us. The embedded store measures it by the instants
+/// of a history, Redis by real time.
+pub const RECORDS_LIVE: Micros = 300_000_000;
+
 /// One call: at `gap` us after the previous one (or before, when the clock steps back), with some
 /// costs.
 #[derive(Debug, Clone)]
@@ -242,6 +246,15 @@ pub fn steps(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<Step>> 
             Step { now, costs, quarters }
         };
         raw.into_iter().map(step).collect()
+    })
+}
+
+/// The steps before any record of an id may have ended. A clock may step back to before its start.
+pub fn while_records_live<T>(ops: &[(Step, T)]) -> impl Iterator<Item = &(Step, T)> {
+    let mut first = START;
+    ops.iter().take_while(move |(step, _)| {
+        first = first.min(step.now);
+        step.now < first + RECORDS_LIVE
     })
 }
 

@@ -232,9 +232,9 @@ impl RedisStore {
             self.topology.shared.request_refresh();
             StoreError::Unreachable(self.topology.nobody(slot))
         })?;
-        // A lane that is not connected has a reason of its own.
-        if self.topology.shared.holds_checks() && owner.is_up() {
-            return Err(StoreError::Unreachable(NO_OVERRIDES.into()));
+        if self.topology.shared.holds_checks() {
+            // A lane that is not up has a reason of its own.
+            return Err(StoreError::Unreachable(owner.shard().reason().unwrap_or_else(|| NO_OVERRIDES.into())));
         }
         Ok(owner)
     }

@@ -81,15 +81,17 @@ local function take_back(q)
   if tail[q] ~= '' then
     marked, born, last, line, refunded, cleared = struct.unpack(NUMBERS, tail[q])
   end
-  if made and made > now then
+  -- After a clock that stepped back, a charge is later than now without a place in line.
+  local has_place = made and made > now and first[q] <= line
+  if has_place then
     -- The charge has not started. Its place is given back if nobody stands behind it.
-    local is_last = number[q] == last and last >= born
-    if not is_last then
+    if number[q] ~= last or last < born then
       return 0
     end
     last = last - 1
-  elseif made then
-    local paid = repaid * math.max(0, math.max(now, first[q]) - made)
+  end
+  if made then
+    local paid = has_place and 0 or repaid * math.max(0, math.max(now, first[q]) - made)
     local of_all = math.max(0, owed_then[q] - refunded) - paid
     local of_charge = number[q] >= cleared and wanted + stays * price - paid or 0
     wanted = number[q] >= born and math.min(wanted, math.max(0, of_all, of_charge)) or 0
@@ -97,7 +99,7 @@ local function take_back(q)
   local given = math.min(wanted, rests)
   if given > 0 then
     first[q], second[q], changed = at, rests - given, true
-    if made and made > now then
+    if has_place then
       -- The line ends at the place before, as `shorten_line` of the core explains.
       local room = math.max(0, burst * price - second[q])
       local ends = math.max(now, at - (room - room % repaid) / repaid)
