@@ -1,9 +1,9 @@
 //! Follows the overrides in Redis.
 //!
 //! Each part has a log of changes. The node asks for those since the last one that it has, when a
-//! message wakes it and a few times a second without one. Each change names the one before it. If
-//! the first is not the successor of the last known one, the log was trimmed, or a failover has
-//! lost changes. The node then loads the part anew.
+//! message names the part. Twice a second it also looks whether a part has changed without one.
+//! Each change names the one before it. If the first is not the successor of the last known one,
+//! the log was trimmed, or a failover has lost changes. The node then loads the part anew.
 //!
 //! Reading the streams by XREAD BLOCK would take a blocked connection for each part: the parts lie
 //! in different slots, and a cluster rejects one command for several. The nodes ask instead,
@@ -29,10 +29,10 @@ use crate::store::redis::registry::{
     LoggedChange, RecordChange, RecordChanges, RecordWritten, Registry, SHARDS, lacks_rights,
 };
 
-/// How long a node waits for a message before it asks for changes.
+/// How often a node looks whether parts have changed without a message.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// The same after a failure.
+/// How long after a failure it asks for the changes of a part again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Messages of this time are one reason to ask.
@@ -68,6 +68,13 @@ struct Shard {
     trouble: ArcSwapOption<String>,
 }
 
+impl Shard {
+    /// Whether the part is loaded, and its server answers.
+    fn is_settled(&self) -> bool {
+        self.is_loaded.load(Ordering::Relaxed) && self.trouble.load().is_none()
+    }
+}
+
 impl Followed {
     pub(super) fn new(registry: Registry) -> Self {
         registry.hold_checks(true);
@@ -91,19 +98,41 @@ impl Followed {
     /// returns.
     pub(super) async fn follow(&self, map: &Map) {
         let parts = join_all((0..SHARDS).map(|place| self.follow_one(place, map)));
-        tokio::join!(parts, self.keep_subscribed());
+        let looks = join_all((0..SHARDS).map(|place| self.look_often(place)));
+        tokio::join!(parts, looks, self.keep_subscribed());
     }
 
     async fn follow_one(&self, place: usize, map: &Map) {
-        let mut woken = self.registry.woken.subscribe();
         loop {
-            let is_well = self.shards[place].trouble.load().is_none();
-            let message = timeout(if is_well { EVERY } else { AGAIN }, woken.changed()).await;
-            if message.is_ok() {
+            if self.shards[place].is_settled() {
+                self.registry.woken(place).await;
                 tokio::time::sleep(TOGETHER).await;
-                woken.mark_unchanged();
+            } else {
+                let _ = timeout(AGAIN, self.registry.woken(place)).await;
             }
             self.ask_one(place, map).await;
+        }
+    }
+
+    /// Wakes the followers of parts that have changed without a message.
+    async fn look_often(&self, place: usize) {
+        loop {
+            tokio::time::sleep(EVERY).await;
+            let parts = self.registry.read_with(place);
+            // The other parts ask for themselves.
+            if !parts.clone().any(|part| self.shards[part].is_settled()) {
+                continue;
+            }
+            let newest = self.registry.newest(parts.clone()).await.unwrap_or_default();
+            for part in parts.clone().filter(|part| self.shards[*part].is_settled()) {
+                let shard = &self.shards[part];
+                let known = shard.version.load(Ordering::Relaxed);
+                if newest.get(part - parts.start) == Some(&known) && !shard.has_ended.load(Ordering::Relaxed) {
+                    shard.complete_at.store(unix_micros(), Ordering::Relaxed);
+                } else {
+                    self.registry.wake(part);
+                }
+            }
         }
     }
 
@@ -145,10 +174,7 @@ impl Followed {
         loop {
             let known = shard.version.load(Ordering::Relaxed);
             let since = shard.is_loaded.load(Ordering::Relaxed).then_some(known);
-            let has_ended = shard.has_ended.swap(false, Ordering::Relaxed);
-            if since.is_some() && !has_ended && self.registry.newest(place).await? == known {
-                return Ok(());
-            }
+            shard.has_ended.store(false, Ordering::Relaxed);
             let RecordChanges { now, newest, changes } = self.registry.changes(place, since).await?;
             if since == Some(newest) {
                 return Ok(());
@@ -165,6 +191,9 @@ impl Followed {
                     apply(map, &name, change.version, after, now);
                 }
                 shard.version.store(change.version, Ordering::Relaxed);
+            }
+            if shard.version.load(Ordering::Relaxed) == newest {
+                return Ok(());
             }
         }
     }

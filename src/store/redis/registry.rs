@@ -2,17 +2,18 @@
 //! its changes.
 //!
 //! The parts have hash tags of their own, so they lie on all primaries of a cluster. A change and
-//! its entry in the log are one script call. A message wakes the nodes, which then ask for changes.
-//! They also ask without one, so a lost message only delays them.
+//! its entry in the log are one script call. A message names the part, and the nodes then ask for
+//! its changes. They also ask without one, so a lost message only delays them.
 //!
 //! The calls use connections of their own: no check waits behind a long answer.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use super::connect::attempt::Attempt;
 use super::connect::connection::Connection;
@@ -22,7 +23,7 @@ use super::protocol::address::Address;
 use super::protocol::failure::Failure;
 use super::protocol::keys::Tag;
 use super::protocol::reply::{NoVerdict, refused, text};
-use super::topology::Topology;
+use super::topology::{Layout, Topology};
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::store::StoreError;
 
@@ -47,8 +48,12 @@ const PAUSE: Duration = Duration::from_millis(25);
 const CHANGES: usize = 500;
 const PAGE: usize = 500;
 
+/// The longest line of a subscription, bytes.
+const MOST_LINE: usize = 4096;
+
 const WRITE: &str = include_str!("scripts/registry/write.lua");
 const READ_CHANGES: &str = include_str!("scripts/registry/changes.lua");
+const READ_NEWEST: &str = include_str!("scripts/registry/newest.lua");
 
 /// The records in Redis.
 #[derive(Debug)]
@@ -58,8 +63,8 @@ pub struct Registry {
     channel: String,
     links: Mutex<HashMap<Address, Arc<tokio::sync::Mutex<Link>>>>,
     subscription: tokio::sync::Mutex<Option<(Address, Subscription)>>,
-    /// Changes with each message of another node.
-    pub woken: watch::Sender<u64>,
+    /// Wakes the reader of each part, when it may have changed.
+    woken: Arc<Vec<Notify>>,
 }
 
 /// The connection to a server.
@@ -134,7 +139,8 @@ impl Registry {
         // `%o` begins no key of a check.
         let tags = (0..SHARDS).map(|shard| Tag::unescaped(prefix, &format!("%o{shard}"))).collect();
         let channel = format!("{{{prefix}:%o}}changes");
-        let (links, subscription, woken) = Default::default();
+        let (links, subscription) = Default::default();
+        let woken = Arc::new((0..SHARDS).map(|_| Notify::new()).collect());
         Self { topology, tags, channel, links, subscription, woken }
     }
 
@@ -173,15 +179,38 @@ impl Registry {
         changes(&self.ask(shard, &call).await?).ok_or_else(unfit)
     }
 
-    /// The version of the newest change of a part; 0 without one. Far cheaper than
+    /// The parts that one call for the newest changes reads: from `shard` on, and none if the call
+    /// for an earlier part reads it. A cluster rejects a call for parts of several slots.
+    pub fn read_with(&self, shard: usize) -> Range<usize> {
+        match self.topology.kind() {
+            Layout::Cluster => shard..shard + 1,
+            Layout::Unknown | Layout::Single if shard == 0 => 0..SHARDS,
+            Layout::Unknown | Layout::Single => 0..0,
+        }
+    }
+
+    /// The version of the newest change of each of these parts, 0 without one. Far cheaper than
     /// [`Registry::changes`] where nothing has changed.
     ///
     /// # Errors
     /// No server answers.
-    pub async fn newest(&self, shard: usize) -> Result<u64, StoreError> {
-        let mut call = redis::cmd("XREVRANGE");
-        call.arg(self.key(shard, "changes")).arg("+").arg("-").arg("COUNT").arg(1);
-        newest(&self.ask(shard, &call).await?).ok_or_else(unfit)
+    pub async fn newest(&self, shards: Range<usize>) -> Result<Vec<u64>, StoreError> {
+        let mut call = redis::cmd("EVAL");
+        call.arg(READ_NEWEST).arg(shards.len());
+        shards.clone().for_each(|shard| _ = call.arg(self.key(shard, "changes")));
+        let reply = self.ask(shards.start, &call).await?;
+        let versions = items(&reply).and_then(|ids| ids.iter().map(version).collect::<Option<Vec<_>>>());
+        versions.filter(|versions| versions.len() == shards.len()).ok_or_else(unfit)
+    }
+
+    /// Waits until a part may have changed.
+    pub async fn woken(&self, shard: usize) {
+        self.woken[shard].notified().await;
+    }
+
+    /// Has the reader of a part ask for changes.
+    pub fn wake(&self, shard: usize) {
+        self.woken[shard].notify_one();
     }
 
     /// Now by the clock of the server of a part, us; by this node's while none is known.
@@ -231,9 +260,13 @@ impl Registry {
         *subscription = None;
         // Each server of a cluster passes messages on to all others.
         let Some(address) = primaries.into_iter().next() else { return };
-        let (shared, woken, attempt) = (&self.topology.shared, self.woken.clone(), Attempt::default());
+        let (shared, attempt) = (&self.topology.shared, Attempt::default());
         let dialed = shared.address_map().get(&address.lowercase()).unwrap_or(&address).clone();
-        let wake = move || woken.send_modify(|messages| *messages += 1);
+        let (woken, mut rest) = (self.woken.clone(), Vec::new());
+        let streams: Vec<String> = (0..SHARDS).map(|shard| self.key(shard, "changes")).collect();
+        let wake = move |bytes: &[u8]| {
+            named(bytes, &mut rest, &streams).into_iter().for_each(|shard| woken[shard].notify_one());
+        };
         let opening =
             Subscription::open(&dialed, &shared.credentials, &self.channel, &attempt, shared.clock.clone(), wake);
         if let Ok(open) = attempt.within(TIMEOUT, opening).await {
@@ -392,12 +425,22 @@ fn changes(reply: &Value) -> Option<RecordChanges> {
     Some(RecordChanges { now: number(now)?, newest: version(newest)?, changes })
 }
 
-fn newest(reply: &Value) -> Option<u64> {
-    match items(reply)? {
-        [] => Some(0),
-        [entry] => version(items(entry)?.first()?),
-        _ => None,
+/// The parts that may have changed, by the bytes that a subscription brings, which are none at its
+/// end. A message names the stream of a part. Those of earlier versions are empty and mean all
+/// parts, as do the beginning and the end. `rest` keeps a line that has not arrived whole.
+fn named(bytes: &[u8], rest: &mut Vec<u8>, streams: &[String]) -> Vec<usize> {
+    rest.extend_from_slice(bytes);
+    let end = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+    let lines: Vec<u8> = rest.drain(..end).collect();
+    if bytes.is_empty() || rest.len() > MOST_LINE {
+        rest.clear();
+        return (0..SHARDS).collect();
     }
+    let parts = |line: &[u8]| match line.trim_ascii_end() {
+        b"" | b"subscribe" => 0..SHARDS,
+        name => streams.iter().position(|stream| stream.as_bytes() == name).map_or(0..0, |part| part..part + 1),
+    };
+    lines.split_inclusive(|byte| *byte == b'\n').flat_map(parts).collect()
 }
 
 fn page(reply: &Value) -> Option<(u64, Vec<(String, String)>)> {
@@ -412,4 +455,26 @@ fn logged(entry: &Value) -> Option<LoggedChange> {
     let mut fields: HashMap<String, String> = items(fields)?.chunks_exact(2).filter_map(field).collect();
     let last = fields.remove("last")?.split_once('-')?.0.parse().ok()?;
     Some(LoggedChange { version: version(id)?, last, fields })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_names_the_part_that_changed() {
+        let streams: Vec<String> = (0..SHARDS).map(|shard| format!("{{ratelimit:%o{shard}}}changes")).collect();
+        let message = |text: &str| format!("*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n${}\r\n{text}\r\n", text.len());
+        let (mut rest, all): (_, Vec<usize>) = (Vec::new(), (0..SHARDS).collect());
+        let mut read = |bytes: &[u8]| named(bytes, &mut rest, &streams);
+        assert_eq!(read(b"+OK\r\n*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"), all);
+        assert_eq!(read((message(&streams[7]) + &message(&streams[63])).as_bytes()), [7, 63]);
+        // A message arrives in pieces.
+        let (first, last) = (&message(&streams[17])[..40], &message(&streams[17])[40..]);
+        assert_eq!((read(first.as_bytes()), read(last.as_bytes())), (vec![], vec![17]));
+        assert_eq!(read(message("").as_bytes()), all, "a node of an earlier version");
+        assert_eq!(read(message("another program").as_bytes()), [0; 0]);
+        assert_eq!(read(&[b'x'; MOST_LINE + 1]), all);
+        assert_eq!(read(&[]), all, "the connection ended");
+    }
 }
