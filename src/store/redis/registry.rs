@@ -1,4 +1,4 @@
-//! Records that all nodes share, such as overrides: by name, in [`SHARDS`] parts, each with a log of
+//! Records that all nodes share, such as overrides: by name, in [`PARTS`] parts, each with a log of
 //! its changes.
 //!
 //! The parts have hash tags of their own, so they lie on all primaries of a cluster. A change and
@@ -28,10 +28,10 @@ use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::store::StoreError;
 
 /// Parts of the records.
-pub const SHARDS: usize = 64;
+pub const PARTS: usize = 64;
 
 /// The most records of a part. A hash divides 1,000,000 records so evenly that no part is fuller.
-const MOST_IN_SHARD: usize = 16_384;
+const MOST_IN_PART: usize = 16_384;
 
 /// How long a server may take to connect, and to answer.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -137,54 +137,54 @@ pub struct RecordChanges {
 impl Registry {
     pub(super) fn new(topology: Arc<Topology>, prefix: &str) -> Self {
         // `%o` begins no key of a check.
-        let tags = (0..SHARDS).map(|shard| Tag::unescaped(prefix, &format!("%o{shard}"))).collect();
+        let tags = (0..PARTS).map(|part| Tag::unescaped(prefix, &format!("%o{part}"))).collect();
         let channel = format!("{{{prefix}:%o}}changes");
         let (links, subscription) = Default::default();
-        let woken = Arc::new((0..SHARDS).map(|_| Notify::new()).collect());
+        let woken = Arc::new((0..PARTS).map(|_| Notify::new()).collect());
         Self { topology, tags, channel, links, subscription, woken }
     }
 
     /// The part of a name.
-    pub fn shard(name: &str) -> usize {
-        usize::from(blake3::hash(name.as_bytes()).as_bytes()[0]) % SHARDS
+    pub fn part(name: &str) -> usize {
+        usize::from(blake3::hash(name.as_bytes()).as_bytes()[0]) % PARTS
     }
 
     /// Writes a change and its entry in the log, or neither.
     ///
     /// # Errors
     /// Whether it is written is unknown, unless [`StoreError::is_unexecuted`].
-    pub async fn write(&self, shard: usize, change: &RecordChange<'_>) -> Result<RecordWritten, StoreError> {
-        let mut call = self.script(WRITE, shard);
+    pub async fn write(&self, part: usize, change: &RecordChange<'_>) -> Result<RecordWritten, StoreError> {
+        let mut call = self.script(WRITE, part);
         let (most, kept_for) = change.kept;
         call.arg(change.name.unwrap_or_default())
             .arg(change.expected.map(|version| version.to_string()).unwrap_or_default())
             .arg(change.floor)
             .arg(change.ends_in)
             .arg(change.body.unwrap_or_default())
-            .arg(MOST_IN_SHARD)
+            .arg(MOST_IN_PART)
             .arg(&self.channel)
             .arg(most)
             .arg(kept_for);
         change.fields.iter().for_each(|(name, value)| _ = call.arg(name).arg(value));
-        written(&self.send(shard, &call, TRIES).await?).ok_or_else(unfit)
+        written(&self.send(part, &call, TRIES).await?).ok_or_else(unfit)
     }
 
     /// The changes since a version; none before the first load of a part.
     ///
     /// # Errors
     /// No server answers.
-    pub async fn changes(&self, shard: usize, since: Option<u64>) -> Result<RecordChanges, StoreError> {
-        let mut call = self.script(READ_CHANGES, shard);
+    pub async fn changes(&self, part: usize, since: Option<u64>) -> Result<RecordChanges, StoreError> {
+        let mut call = self.script(READ_CHANGES, part);
         call.arg(since.map(id).unwrap_or_default()).arg(CHANGES);
-        changes(&self.ask(shard, &call).await?).ok_or_else(unfit)
+        changes(&self.ask(part, &call).await?).ok_or_else(unfit)
     }
 
-    /// The parts that one call for the newest changes reads: from `shard` on, and none if the call
+    /// The parts that one call for the newest changes reads: from `part` on, and none if the call
     /// for an earlier part reads it. A cluster rejects a call for parts of several slots.
-    pub fn read_with(&self, shard: usize) -> Range<usize> {
+    pub fn read_with(&self, part: usize) -> Range<usize> {
         match self.topology.kind() {
-            Layout::Cluster => shard..shard + 1,
-            Layout::Unknown | Layout::Single if shard == 0 => 0..SHARDS,
+            Layout::Cluster => part..part + 1,
+            Layout::Unknown | Layout::Single if part == 0 => 0..PARTS,
             Layout::Unknown | Layout::Single => 0..0,
         }
     }
@@ -194,29 +194,29 @@ impl Registry {
     ///
     /// # Errors
     /// No server answers.
-    pub async fn newest(&self, shards: Range<usize>) -> Result<Vec<u64>, StoreError> {
+    pub async fn newest(&self, parts: Range<usize>) -> Result<Vec<u64>, StoreError> {
         let mut call = redis::cmd("EVAL");
-        call.arg(READ_NEWEST).arg(shards.len());
-        shards.clone().for_each(|shard| _ = call.arg(self.key(shard, "changes")));
-        let reply = self.ask(shards.start, &call).await?;
+        call.arg(READ_NEWEST).arg(parts.len());
+        parts.clone().for_each(|part| _ = call.arg(self.key(part, "changes")));
+        let reply = self.ask(parts.start, &call).await?;
         let versions = items(&reply).and_then(|ids| ids.iter().map(version).collect::<Option<Vec<_>>>());
-        versions.filter(|versions| versions.len() == shards.len()).ok_or_else(unfit)
+        versions.filter(|versions| versions.len() == parts.len()).ok_or_else(unfit)
     }
 
     /// Waits until a part may have changed.
-    pub async fn woken(&self, shard: usize) {
-        self.woken[shard].notified().await;
+    pub async fn woken(&self, part: usize) {
+        self.woken[part].notified().await;
     }
 
     /// Has the reader of a part ask for changes.
-    pub fn wake(&self, shard: usize) {
-        self.woken[shard].notify_one();
+    pub fn wake(&self, part: usize) {
+        self.woken[part].notify_one();
     }
 
     /// Now by the clock of the server of a part, us; by this node's while none is known.
-    pub fn now(&self, shard: usize) -> Micros {
+    pub fn now(&self, part: usize) -> Micros {
         let shared = &self.topology.shared;
-        match self.topology.owner(self.tags[shard].slot()) {
+        match self.topology.owner(self.tags[part].slot()) {
             Some(lane) => shared.time().unwrap_or_else(|| lane.shard().shard_now()),
             None => shared.clock.now(),
         }
@@ -227,20 +227,20 @@ impl Registry {
     ///
     /// # Errors
     /// No server answers.
-    pub async fn page(&self, shard: usize, cursor: u64) -> Result<(u64, Vec<(String, String)>), StoreError> {
+    pub async fn page(&self, part: usize, cursor: u64) -> Result<(u64, Vec<(String, String)>), StoreError> {
         let mut call = redis::cmd("HSCAN");
-        call.arg(self.key(shard, "records")).arg(cursor).arg("COUNT").arg(PAGE);
-        page(&self.ask(shard, &call).await?).ok_or_else(unfit)
+        call.arg(self.key(part, "records")).arg(cursor).arg("COUNT").arg(PAGE);
+        page(&self.ask(part, &call).await?).ok_or_else(unfit)
     }
 
     /// Up to `most` entries of the log of a part with versions below `before`, the newest first.
     ///
     /// # Errors
     /// No server answers.
-    pub async fn log(&self, shard: usize, before: u64, most: usize) -> Result<Vec<LoggedChange>, StoreError> {
+    pub async fn log(&self, part: usize, before: u64, most: usize) -> Result<Vec<LoggedChange>, StoreError> {
         let mut call = redis::cmd("XREVRANGE");
-        call.arg(self.key(shard, "changes")).arg(format!("({before}-0")).arg("-").arg("COUNT").arg(most);
-        let reply = self.ask(shard, &call).await?;
+        call.arg(self.key(part, "changes")).arg(format!("({before}-0")).arg("-").arg("COUNT").arg(most);
+        let reply = self.ask(part, &call).await?;
         items(&reply).map(|entries| entries.iter().filter_map(logged).collect()).ok_or_else(unfit)
     }
 
@@ -263,9 +263,9 @@ impl Registry {
         let (shared, attempt) = (&self.topology.shared, Attempt::default());
         let dialed = shared.address_map().get(&address.lowercase()).unwrap_or(&address).clone();
         let (woken, mut rest) = (self.woken.clone(), Vec::new());
-        let streams: Vec<String> = (0..SHARDS).map(|shard| self.key(shard, "changes")).collect();
+        let streams: Vec<String> = (0..PARTS).map(|part| self.key(part, "changes")).collect();
         let wake = move |bytes: &[u8]| {
-            named(bytes, &mut rest, &streams).into_iter().for_each(|shard| woken[shard].notify_one());
+            named(bytes, &mut rest, &streams).into_iter().for_each(|part| woken[part].notify_one());
         };
         let opening =
             Subscription::open(&dialed, &shared.credentials, &self.channel, &attempt, shared.clock.clone(), wake);
@@ -274,27 +274,27 @@ impl Registry {
         }
     }
 
-    fn key(&self, shard: usize, what: &str) -> String {
-        format!("{}{what}", self.tags[shard].as_str())
+    fn key(&self, part: usize, what: &str) -> String {
+        format!("{}{what}", self.tags[part].as_str())
     }
 
-    fn script(&self, source: &str, shard: usize) -> Cmd {
+    fn script(&self, source: &str, part: usize) -> Cmd {
         let mut call = redis::cmd("EVAL");
         call.arg(source).arg(3);
-        ["records", "ends", "changes"].iter().for_each(|what| _ = call.arg(self.key(shard, what)));
+        ["records", "ends", "changes"].iter().for_each(|what| _ = call.arg(self.key(part, what)));
         call
     }
 
     /// Sends a question to the primary of a part. The node asks again soon, so only redirections are
     /// followed.
-    async fn ask(&self, shard: usize, question: &Cmd) -> Result<Value, StoreError> {
-        self.send(shard, question, REDIRECTIONS).await
+    async fn ask(&self, part: usize, question: &Cmd) -> Result<Value, StoreError> {
+        self.send(part, question, REDIRECTIONS).await
     }
 
     /// Sends a call to the primary of a part, up to `tries` times. Sends it again only if no server
     /// executed it.
-    async fn send(&self, shard: usize, call: &Cmd, tries: usize) -> Result<Value, StoreError> {
-        let slot = self.tags[shard].slot();
+    async fn send(&self, part: usize, call: &Cmd, tries: usize) -> Result<Value, StoreError> {
+        let slot = self.tags[part].slot();
         let mut last = StoreError::Unreachable(self.topology.nobody(slot));
         for _ in 0..tries {
             let Some(lane) = self.topology.owner(slot) else {
@@ -434,10 +434,10 @@ fn named(bytes: &[u8], rest: &mut Vec<u8>, streams: &[String]) -> Vec<usize> {
     let lines: Vec<u8> = rest.drain(..end).collect();
     if bytes.is_empty() || rest.len() > MOST_LINE {
         rest.clear();
-        return (0..SHARDS).collect();
+        return (0..PARTS).collect();
     }
     let parts = |line: &[u8]| match line.trim_ascii_end() {
-        b"" | b"subscribe" => 0..SHARDS,
+        b"" | b"subscribe" => 0..PARTS,
         name => streams.iter().position(|stream| stream.as_bytes() == name).map_or(0..0, |part| part..part + 1),
     };
     lines.split_inclusive(|byte| *byte == b'\n').flat_map(parts).collect()
@@ -463,9 +463,9 @@ mod tests {
 
     #[test]
     fn message_names_the_part_that_changed() {
-        let streams: Vec<String> = (0..SHARDS).map(|shard| format!("{{ratelimit:%o{shard}}}changes")).collect();
+        let streams: Vec<String> = (0..PARTS).map(|part| format!("{{ratelimit:%o{part}}}changes")).collect();
         let message = |text: &str| format!("*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n${}\r\n{text}\r\n", text.len());
-        let (mut rest, all): (_, Vec<usize>) = (Vec::new(), (0..SHARDS).collect());
+        let (mut rest, all): (_, Vec<usize>) = (Vec::new(), (0..PARTS).collect());
         let mut read = |bytes: &[u8]| named(bytes, &mut rest, &streams);
         assert_eq!(read(b"+OK\r\n*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"), all);
         assert_eq!(read((message(&streams[7]) + &message(&streams[63])).as_bytes()), [7, 63]);

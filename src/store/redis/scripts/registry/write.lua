@@ -1,4 +1,4 @@
--- Writes one record of a shard together with its change, or a change alone. One script, since a
+-- Writes one record of a part together with its change, or a change alone. One script, since a
 -- record without its change would reach no node, and a change without its record would be undone
 -- by the next load.
 --
