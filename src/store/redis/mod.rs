@@ -56,7 +56,7 @@ use protocol::keys;
 pub use protocol::server_info::ServerInfo;
 pub use registry::Registry;
 pub use router::RedisStore;
-pub use router::place::Place;
+pub use router::reads::Place;
 use topology::{Layout, Sentinels};
 
 impl RedisStore {
