@@ -195,13 +195,13 @@ impl Engine {
 
     /// The place of a normalised key's counts under a policy; none in the embedded store.
     pub fn place(&self, policy: &Arc<Policy>, key: &str) -> Option<Place> {
-        self.store.place(policy, key)
+        Some(self.store.redis()?.place(policy, key))
     }
 
     /// Asks the servers of the store about themselves every few seconds, as long as the watch
     /// exists. None for the embedded store.
     pub fn watch_servers(&self) -> Option<ServerWatch> {
-        self.store.watch_servers()
+        Some(self.store.redis()?.watch_servers())
     }
 
     /// The state of the store's parts.
