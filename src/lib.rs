@@ -25,6 +25,7 @@
 //!  2. Parse    http/request/parse      a valid body in one parse
 //!              http/request/explain    a faulty body again, to report every fault
 //!  3. Check    engine/check            `check`: the story of the next steps
+//!              engine/alone           the same for an id, a drain, a wait or a look
 //!     resolve                          policy by name, key normalised, fingerprint of both
 //!              limit/policy            a list decides, or an override         -> source: list
 //!  4. Filter   prefilter/mod           a known denial                         -> source: prefilter
@@ -34,19 +35,20 @@
 //!     Embedded store
 //!              store/memory            limit/decision decides, under the lock of a map part
 //!
-//!     Redis, from store/mod `charge` on, under store/redis
+//!     Both     store/mod, store/work  `charge`: costs in, verdicts out
+//!     Redis, under store/redis
 //!              router/mod              `route`: slot -> lane -> answer, and every retry
 //!              topology/current        the slot's primary
 //!              lane/mod                `send`: the connection for this durability
 //!              request                 the channel from this task to the task of the lane
 //!              lane/session            the send loop
 //!              lane/queue              waiting checks of one key merge
-//!              lane/key_batch     the requests of one key
-//!              lane/script_call   keys that share a script call
-//!              lane/pipeline      calls that share a round trip; sends and settles
-//!              protocol/check          arguments
+//!              lane/key_batch          the requests of one key
+//!              lane/script_call        keys that share a script call
+//!              lane/pipeline           calls that share a round trip; sends and settles
+//!              protocol/call, check    arguments
 //!              scripts/                TIME, GET, compare, add or not: one atomic script
-//!              protocol/check          reply -> verdicts, by limit/decision    -> source: store
+//!              protocol/call, check    reply -> verdicts, by limit/decision    -> source: store
 //!
 //!  6. Learn    prefilter/mod           a new known denial, if the store has nothing left
 //!  7. Fallback engine/fallback         no answer: on_store_failure            -> source: fallback

@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::alone::may_wait;
 use super::answer::{Answer, Answers, CheckError, attributes, only};
 use super::denials::Checked;
 use super::fallback::FallbackAnswer;
 use super::inline::OwnQuotas;
-use super::store_call::StoreCall;
 use super::tally::Operation;
-use super::waiting::may_wait;
 use super::{Decision, Door, Engine, Explained};
 use crate::config::Policies;
 use crate::deadline::within;
@@ -137,28 +136,11 @@ impl Engine {
             Err(units) => {
                 let metas = metas(subject, std::iter::once(check));
                 let until = now + micros(resolved.timeout());
-                let call = StoreCall { subject, costs: &[check.cost], metas: &metas, units, until };
-                only(self.call_store(call, now).await)
+                let work = charge_or_buy(&subject.policy, &[check.cost], units);
+                only(self.call_store(subject, work, &metas, until, now).await)
             }
         };
         self.finish(resolved, answer, now)
-    }
-
-    /// Decides a check that needs a call of its own, until `until` (us): one with an id, a drain, a
-    /// look or a wait.
-    pub(super) async fn check_alone(&self, resolved: &Resolved, check: &Check, until: Micros) -> Answer {
-        let answer = match &check.id {
-            Some(id) => self.check_with_id(resolved, check, id, until).await,
-            None if check.look => self.look_ahead(resolved, check.cost, until).await,
-            None if check.wait.is_some() => self.wait_in_line(resolved, check, until).await,
-            // Under a policy with holds a check without an id charges nothing.
-            None if check.over == Over::Deny => self.look_ahead(resolved, check.cost, until).await,
-            None => self.drain(resolved, check, until).await,
-        };
-        match check.wait {
-            Some(_) => answer.map(|decision| self.told_to_start(decision)),
-            None => answer,
-        }
     }
 
     /// Decides without the store at `now` (us): by a list, or by a known denial.
@@ -305,6 +287,17 @@ fn configured<'a>(policies: &'a Policies, name: &str) -> Result<&'a Arc<Policy>,
     policies.by_name.get(name).ok_or_else(|| CheckError::UnknownPolicy(name.to_owned()))
 }
 
+/// The work that charges costs in order, and buys these units for a lease of the policy.
+pub(super) fn charge_or_buy(policy: &Policy, costs: &[u64], units: Option<u64>) -> Work {
+    match policy.options.lease.zip(units) {
+        None => Work::Take(costs.into()),
+        Some((lease, units)) => {
+            let costs = costs.iter().copied().chain([units]).collect();
+            Work::Lease { costs, hold: lease.hold(policy.timeout) }
+        }
+    }
+}
+
 pub(super) fn costs(checks: &[&Check]) -> SmallVec<[u64; 1]> {
     checks.iter().map(|check| check.cost).collect()
 }
@@ -320,25 +313,32 @@ pub(super) fn metas<'a>(subject: &Subject, checks: impl Iterator<Item = &'a Chec
 }
 
 impl Engine {
-    /// Calls the store at the instant `sent`, us.
-    pub(super) async fn call_store(&self, call: StoreCall<'_>, sent: Micros) -> Answers {
-        if let Some(units) = call.units {
-            return Box::pin(self.call_store_and_buy(call, units, sent)).await;
+    /// Has the store charge costs ([`charge_or_buy`]). Calls it at the instant `sent`, and waits for
+    /// answers until `until`, both in us.
+    pub(super) async fn call_store(
+        &self,
+        subject: &Subject,
+        work: Work,
+        metas: &[Meta],
+        until: Micros,
+        sent: Micros,
+    ) -> Answers {
+        let left = Duration::from_micros(until.saturating_sub(sent));
+        if let Work::Lease { .. } = work {
+            return Box::pin(self.call_store_and_buy(subject, work, metas, left, sent)).await;
         }
-        let StoreCall { subject, costs, metas, .. } = call;
         let question = self.prefilter.question(self.store.slot(subject), sent);
-        let left = call.left(sent);
         let taken = match self.store.embedded() {
             // It answers at once, so it needs no timer.
-            Some(embedded) if !left.is_zero() => embedded.charge(subject, costs, metas),
+            Some(embedded) if !left.is_zero() => embedded.charge(subject, work.costs(), metas),
             // Boxed, since it is most of a waiting check's state, and each function that awaits it
             // copies it.
-            _ => Box::pin(within(&self.clock, left, self.store.charge(subject, costs, metas)))
+            _ => Box::pin(within(&self.clock, left, self.store.charge(subject, work.costs(), metas)))
                 .await
                 .unwrap_or(Err(StoreError::Timeout)),
         };
         self.note_demand(subject, &taken);
-        self.learn_or_fall_back(subject, || Work::Take(costs.into()), question, taken)
+        self.learn_or_fall_back(subject, || work, question, taken)
     }
 
     /// Turns a store reply to `work` that has just arrived into answers.

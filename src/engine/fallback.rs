@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::alone::by_record;
 use super::answer::{cause, only_verdict};
-use super::idempotency::by_record;
 use super::{Cause, CheckError, Decision, Fallback, Reason, Source};
 use crate::limit::decision::{Verdict, Wait};
 use crate::limit::policy::{OnStoreFailure, Policy};

@@ -142,11 +142,9 @@ impl Engine {
             metrics.topology_age = single(age as f64 / MICROS);
             metrics.slots_without_owner = single(health.slots_without_owner as f64);
         }
-        if let Some(checks) = self.store.checks_per_call() {
-            metrics.store_checks_per_call = single(checks);
-        }
-        for shard in self.store.readings() {
-            read_shard(shard, metrics);
+        if let Some(redis) = self.store.redis() {
+            metrics.store_checks_per_call = single(redis.checks_per_call());
+            redis.readings().into_iter().for_each(|shard| read_shard(shard, metrics));
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! check                 one check                 check.rs
-//! check_batch           many keys                 batch.rs
-//! check_same_key        many of one key           same_key.rs, idempotency.rs, drain.rs
+//! check_alone           id, drain, wait, look     alone.rs
+//! check_batch           many keys, or many of one batch.rs
 //! check_all_or_none     many keys at once         multi_check.rs
 //!
 //! resolve               policy and key            check.rs
@@ -32,13 +32,7 @@ use crate::telemetry::reference::ReferenceCounts;
 
 mod check;
 
-mod store_call;
-
-mod same_key;
-
-mod idempotency;
-
-mod drain;
+mod alone;
 
 mod batch;
 
@@ -66,8 +60,6 @@ pub mod reload_policies;
 
 pub mod tally;
 
-mod waiting;
-
 mod denials;
 
 mod marks;
@@ -77,8 +69,6 @@ mod observed;
 pub mod snapshot;
 
 mod metrics;
-
-mod reference;
 
 pub use crate::access::Door;
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
@@ -195,13 +185,26 @@ impl Engine {
 
     /// The place of a normalised key's counts under a policy; none in the embedded store.
     pub fn place(&self, policy: &Arc<Policy>, key: &str) -> Option<Place> {
-        self.store.place(policy, key)
+        Some(self.store.redis()?.place(policy, key))
     }
 
     /// Asks the servers of the store about themselves every few seconds, as long as the watch
     /// exists. None for the embedded store.
     pub fn watch_servers(&self) -> Option<ServerWatch> {
-        self.store.watch_servers()
+        Some(self.store.redis()?.watch_servers())
+    }
+
+    /// The counts of Envoy's requests by the names of the reference.
+    pub fn reference(&self) -> &ReferenceCounts {
+        &self.reference
+    }
+
+    /// The result of `answering`. Its duration is a response time of the reference.
+    pub async fn timed<T>(&self, answering: impl Future<Output = T>) -> T {
+        let since = self.clock.now();
+        let answer = answering.await;
+        self.reference.response_time.observe(self.clock.now().saturating_sub(since), 1);
+        answer
     }
 
     /// The state of the store's parts.

@@ -21,13 +21,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
+use smallvec::smallvec;
 use tokio::sync::watch;
 
+use super::alone::by_record;
 use super::answer::{Answer, CheckError, missing_answer, only, only_verdict, unexpected_reply};
 use super::check::{Resolved, metas};
 use super::decision::limits_agree;
-use super::idempotency::by_record;
-use super::store_call::StoreCall;
 use super::{Check, Decision, Engine};
 use crate::limit::decision::Wait;
 use crate::limit::policy::Policy;
@@ -38,7 +38,7 @@ use crate::telemetry::traces;
 
 mod part;
 
-use part::{KeyGroup, Place};
+use part::{KeyGroup, Member};
 
 /// Rounds of a call in which it reserves. With more keys, a round has several keys, and two calls
 /// with the same keys may deny each other.
@@ -123,7 +123,7 @@ impl Engine {
             match self.resolve_charge(check) {
                 Ok(resolved) => {
                     let subject = &resolved.subject;
-                    let place = Place { number, cost: check.cost, policy: subject.policy.clone() };
+                    let member = Member { number, cost: check.cost, policy: subject.policy.clone() };
                     // Other limits of the same counter, as those of Envoy's requests, are decided
                     // in order.
                     let is_alike = |part: &&mut KeyGroup| {
@@ -139,14 +139,14 @@ impl Engine {
                         continue;
                     }
                     match parts.iter_mut().find(is_alike) {
-                        Some(part) => part.add(check, place),
+                        Some(part) => part.add(check, member),
                         None => {
                             let metas = metas(subject, std::iter::once(check));
                             parts.push(KeyGroup {
                                 resolved,
                                 cost: check.cost,
                                 metas,
-                                places: vec![place],
+                                members: vec![member],
                                 is_optional,
                                 id: check.id.clone(),
                             });
@@ -175,19 +175,19 @@ fn order(part: &KeyGroup) -> (bool, &str, &str) {
 }
 
 /// A decision, and what gives its charge back, if this call made one.
-type Reserved = (Decision, Option<Charge>);
+type Reserved = (Decision, Option<OwnCharge>);
 
 /// A charge that this call made.
-enum Charge {
+enum OwnCharge {
     Reserved(Receipt),
     /// The record of an id.
     Recorded(Arc<str>),
 }
 
 /// The charge that this call made under the id of a part.
-fn recorded(part: &KeyGroup, decision: &Decision) -> Option<Charge> {
+fn recorded(part: &KeyGroup, decision: &Decision) -> Option<OwnCharge> {
     let made = part.id.as_ref().filter(|_| decision.allowed && !decision.replayed);
-    made.map(|id| Charge::Recorded(id.name.clone()))
+    made.map(|id| OwnCharge::Recorded(id.name.clone()))
 }
 
 /// The result of an attempt to reserve.
@@ -218,9 +218,9 @@ impl MultiCall {
         match self.decide().await {
             Ok(decisions) => Ok(self.answer_each(&decisions, since)),
             Err((part, error)) => {
-                let none = vec![Err(error.clone()); part.places.len()];
+                let none = vec![Err(error.clone()); part.members.len()];
                 self.engine.note_answers(&part.resolved, &none, since);
-                Err(vec![(part.places[0].number, error)])
+                Err(vec![(part.members[0].number, error)])
             }
         }
     }
@@ -237,10 +237,10 @@ impl MultiCall {
                 false => !lacks_one && denied == usize::from(!decision.allowed),
             };
             self.engine.compare_part(&part.resolved, decision, others_allow);
-            let own: Vec<Answer> = part.places.iter().map(|place| Ok(part.decision_for(place, decision))).collect();
+            let own: Vec<Answer> = part.members.iter().map(|member| Ok(part.decision_for(member, decision))).collect();
             self.engine.note_answers(&part.resolved, &own, since);
             self.engine.note_marks(&part.resolved, &own);
-            answers.extend(part.places.iter().map(|place| place.number).zip(own.into_iter().flatten()));
+            answers.extend(part.members.iter().map(|member| member.number).zip(own.into_iter().flatten()));
         }
         answers.sort_by_key(|(number, _)| *number);
         MultiCheck { decisions: answers.into_iter().map(|(_, decision)| decision).collect() }
@@ -299,8 +299,8 @@ impl MultiCall {
             }
             let now = self.engine.clock.now();
             let until = now + micros(part.resolved.timeout());
-            let call = StoreCall { subject, costs: std::slice::from_ref(cost), metas, units: None, until };
-            only(self.engine.call_store(call, now).await).map(Decision::shadowed)
+            let work = Work::Take(smallvec![*cost]);
+            only(self.engine.call_store(subject, work, metas, until, now).await).map(Decision::shadowed)
         };
         part.traced(deciding, |decision| decision).await
     }
@@ -353,7 +353,7 @@ impl MultiCall {
         let by_store =
             |taken| only_verdict(taken).map(|verdict| Decision::by_store(subject.policy.clone(), verdict).shadowed());
         match self.engine.run_within(subject, work.clone(), metas, left).await {
-            Ok(Done::Reserved(taken, receipt)) => Ok((by_store(taken)?, receipt.map(Charge::Reserved))),
+            Ok(Done::Reserved(taken, receipt)) => Ok((by_store(taken)?, receipt.map(OwnCharge::Reserved))),
             Ok(Done::Charged(charged)) => {
                 let by_store = |policy: &Arc<Policy>, verdict| Decision::by_store(policy.clone(), verdict);
                 let decision = by_record(*charged, by_store).shadowed();
@@ -366,7 +366,7 @@ impl MultiCall {
             Err(error) => {
                 let (mut decisions, receipt) = self.engine.fall_back(subject, &work, &error)?;
                 let decision = decisions.pop().ok_or_else(missing_answer)?.shadowed();
-                let charge = receipt.map(Charge::Reserved).or_else(|| recorded(part, &decision));
+                let charge = receipt.map(OwnCharge::Reserved).or_else(|| recorded(part, &decision));
                 Ok((decision, charge))
             }
         }
@@ -392,11 +392,11 @@ impl MultiCall {
     }
 
     /// Refunds the charge and keeps the verdict.
-    async fn give_back(&self, part: &KeyGroup, decision: Decision, charge: Option<Charge>) -> Decision {
+    async fn give_back(&self, part: &KeyGroup, decision: Decision, charge: Option<OwnCharge>) -> Decision {
         let (subject, KeyGroup { cost, .. }) = (part.subject(), part);
         let work = match charge {
-            Some(Charge::Reserved(receipt)) => Work::GiveBack(receipt),
-            Some(Charge::Recorded(id)) => Work::Undo(id),
+            Some(OwnCharge::Reserved(receipt)) => Work::GiveBack(receipt),
+            Some(OwnCharge::Recorded(id)) => Work::Undo(id),
             // The caller of the first check settles or refunds it.
             None if decision.replayed => return decision,
             None => return Decision { charged: 0, ..decision },

@@ -13,6 +13,7 @@ use crate::live::recent::{Recent, push_newest};
 use crate::live::rings::{Checks, Rings, Second, ShardCalls, bounded_checks, bounded_shards, quantile};
 use crate::live::space_saving::SpaceSaving;
 use crate::live::top::{KeyCounts, TopKeys};
+use crate::store::RedisStore;
 
 /// Policies with a candidate, or with holds, in a snapshot. Configurations may have thousands.
 const POLICIES: usize = 100;
@@ -110,7 +111,7 @@ impl Engine {
     /// The calls to each shard since the last look.
     fn new_calls(&self, before: &mut Before) -> Vec<ShardCalls> {
         let last = std::mem::take(&mut before.shards);
-        let readings = self.store.readings().into_iter().map(|shard| ShardCalls {
+        let readings = self.store.redis().map(RedisStore::readings).into_iter().flatten().map(|shard| ShardCalls {
             // All seconds share the name.
             shard: last.get_key_value(&*shard.address).map_or_else(|| shard.address.into(), |(name, _)| name.clone()),
             calls: shard.counts.calls.buckets.iter().map(|(_, count)| count).sum(),
@@ -177,9 +178,15 @@ impl Engine {
 
     fn store_state(&self) -> StoreState {
         let health = self.health();
-        let mut readings: BTreeMap<String, _> =
-            self.store.readings().into_iter().map(|shard| (shard.address.clone(), shard)).collect();
-        let servers = self.store.servers();
+        let mut readings: BTreeMap<String, _> = self
+            .store
+            .redis()
+            .map(RedisStore::readings)
+            .into_iter()
+            .flatten()
+            .map(|shard| (shard.address.clone(), shard))
+            .collect();
+        let servers = self.store.redis().map(RedisStore::servers).unwrap_or_default();
         let shards = health.shards.into_iter().map(|shard| {
             let reading = readings.remove(&shard.address);
             ShardState {

@@ -24,7 +24,9 @@ impl Engine {
         let mut next = next.into();
         let changes = keep_unchanged(&self.policies(), Arc::make_mut(&mut next.policies));
         let policies = next.policies.clone();
-        self.store.set_response_timeout(timeouts::response_timeout(policies.longest_timeout()));
+        if let Some(redis) = self.store.redis() {
+            redis.set_response_timeout(timeouts::response_timeout(policies.longest_timeout()));
+        }
         self.tally.know(policies.by_name.keys().map(String::as_str));
         self.running.store(Arc::new(next));
         if changes != Changes::default() {

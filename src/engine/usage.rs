@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::answer::{Answers, only};
+use super::answer::{Answer, Answers, attributes, only};
 use super::check::Resolved;
 use super::tally::Operation;
 use super::{Check, CheckError, Decision, Engine, History, OpenHold, Source};
@@ -14,6 +14,7 @@ use crate::deadline::within;
 use crate::limit::policy::Algorithm;
 use crate::limit::time::{Micros, micros};
 use crate::store::{Done, StoreError, Subject, Work};
+use crate::telemetry::traces;
 
 /// Maximum number of logs read at a time. Each stays in memory until it is summed up. A log of
 /// 10,000 entries with metas takes about 3 MB. The longest log takes 31 MB.
@@ -72,6 +73,25 @@ impl Engine {
             _ => None,
         };
         Ok(Usage { decision, history, ticks, holds })
+    }
+
+    /// Decides a check without charging it.
+    ///
+    /// # Errors
+    /// As [`Engine::check`].
+    pub async fn look(&self, check: &Check) -> Answer {
+        let resolved = Resolved { operation: Some(Operation::Read), ..self.resolve(check)? };
+        self.dry_run(&resolved, check.cost).await
+    }
+
+    /// Decides a check without charging it. It skips the pre-filter, which knows one quota only.
+    async fn dry_run(&self, resolved: &Resolved, cost: u64) -> Answer {
+        let since = self.clock.now();
+        let until = since + micros(resolved.timeout());
+        let answer = self.ask_store(resolved, Work::Look(cost), &[], until).await;
+        let answer = self.finish_peek(resolved, answer.map(|decision| Decision { charged: 0, ..decision }), since);
+        traces::answered(|| attributes(&resolved.subject, cost, answer.as_ref()));
+        answer
     }
 
     /// Some open holds of a key, the newest first. None without the store.

@@ -214,7 +214,7 @@ impl Overrides {
             false => ChangeError::Unavailable(format!("{error}: read the override, since it may have changed")),
         })?;
         // The caller sees its change here, and the version that it was compared with.
-        followed.ask_one(Registry::shard(text), &self.map).await;
+        followed.ask_one(Registry::part(text), &self.map).await;
         let entry = |text: &str| {
             let terms = |policy: &str, written| self.map.terms(policy, written);
             Some(stored(text)?.entry(name.clone(), terms))

@@ -1,9 +1,9 @@
 //! Follows the overrides in Redis.
 //!
 //! Each part has a log of changes. The node asks for those since the last one that it has, when a
-//! message wakes it and a few times a second without one. Each change names the one before it. If
-//! the first is not the successor of the last known one, the log was trimmed, or a failover has
-//! lost changes. The node then loads the part anew.
+//! message names the part. Twice a second it also looks whether a part has changed without one.
+//! Each change names the one before it. If the first is not the successor of the last known one,
+//! the log was trimmed, or a failover has lost changes. The node then loads the part anew.
 //!
 //! Reading the streams by XREAD BLOCK would take a blocked connection for each part: the parts lie
 //! in different slots, and a cluster rejects one command for several. The nodes ask instead,
@@ -26,13 +26,13 @@ use crate::clock::unix_micros;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 use crate::store::StoreError;
 use crate::store::redis::registry::{
-    LoggedChange, RecordChange, RecordChanges, RecordWritten, Registry, SHARDS, lacks_rights,
+    LoggedChange, PARTS, RecordChange, RecordChanges, RecordWritten, Registry, lacks_rights,
 };
 
-/// How long a node waits for a message before it asks for changes.
+/// How often a node looks whether parts have changed without a message.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// The same after a failure.
+/// How long after a failure it asks for the changes of a part again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Messages of this time are one reason to ask.
@@ -48,14 +48,14 @@ const ROUNDS: usize = 50;
 #[derive(Debug)]
 pub(super) struct Followed {
     pub(super) registry: Registry,
-    shards: Vec<Shard>,
+    parts: Vec<FollowedPart>,
     /// Whether the user of this node may not read overrides, so there can be none.
     has_no_rights: AtomicBool,
 }
 
 /// A part of the overrides.
 #[derive(Debug, Default)]
-struct Shard {
+struct FollowedPart {
     /// Locked while the node asks, so that changes are applied in order.
     asking: tokio::sync::Mutex<()>,
     is_loaded: AtomicBool,
@@ -68,18 +68,25 @@ struct Shard {
     trouble: ArcSwapOption<String>,
 }
 
+impl FollowedPart {
+    /// Whether the part is loaded, and its server answers.
+    fn is_settled(&self) -> bool {
+        self.is_loaded.load(Ordering::Relaxed) && self.trouble.load().is_none()
+    }
+}
+
 impl Followed {
     pub(super) fn new(registry: Registry) -> Self {
         registry.hold_checks(true);
-        let shards: Vec<Shard> = (0..SHARDS).map(|_| Shard::default()).collect();
+        let parts: Vec<FollowedPart> = (0..PARTS).map(|_| FollowedPart::default()).collect();
         let now = unix_micros();
-        shards.iter().for_each(|shard| shard.complete_at.store(now, Ordering::Relaxed));
-        Self { registry, shards, has_no_rights: AtomicBool::new(false) }
+        parts.iter().for_each(|part| part.complete_at.store(now, Ordering::Relaxed));
+        Self { registry, parts, has_no_rights: AtomicBool::new(false) }
     }
 
     /// Whether all parts have been loaded once.
     pub(super) fn is_loaded(&self) -> bool {
-        !self.has_rights() || self.shards.iter().all(|shard| shard.is_loaded.load(Ordering::Relaxed))
+        !self.has_rights() || self.parts.iter().all(|part| part.is_loaded.load(Ordering::Relaxed))
     }
 
     /// Whether the user of this node may read overrides, as far as is known.
@@ -90,20 +97,43 @@ impl Followed {
     /// Follows all parts, each for itself: a server that does not answer delays no other. Never
     /// returns.
     pub(super) async fn follow(&self, map: &Map) {
-        let parts = join_all((0..SHARDS).map(|place| self.follow_one(place, map)));
-        tokio::join!(parts, self.keep_subscribed());
+        let parts = join_all((0..PARTS).map(|number| self.follow_one(number, map)));
+        let looks = join_all((0..PARTS).map(|number| self.look_often(number)));
+        tokio::join!(parts, looks, self.keep_subscribed());
     }
 
-    async fn follow_one(&self, place: usize, map: &Map) {
-        let mut woken = self.registry.woken.subscribe();
+    async fn follow_one(&self, number: usize, map: &Map) {
         loop {
-            let is_well = self.shards[place].trouble.load().is_none();
-            let message = timeout(if is_well { EVERY } else { AGAIN }, woken.changed()).await;
-            if message.is_ok() {
+            if self.parts[number].is_settled() {
+                self.registry.woken(number).await;
                 tokio::time::sleep(TOGETHER).await;
-                woken.mark_unchanged();
+            } else {
+                let _ = timeout(AGAIN, self.registry.woken(number)).await;
             }
-            self.ask_one(place, map).await;
+            self.ask_one(number, map).await;
+        }
+    }
+
+    /// Wakes the followers of parts that have changed without a message.
+    async fn look_often(&self, first: usize) {
+        loop {
+            tokio::time::sleep(EVERY).await;
+            // A part that has no answer asks for itself.
+            let is_settled = |number: &usize| self.parts[*number].is_settled();
+            let numbers = self.registry.read_with(first);
+            if !numbers.clone().any(|number| is_settled(&number)) {
+                continue;
+            }
+            let newest = self.registry.newest(numbers.clone()).await.unwrap_or_default();
+            for number in numbers.filter(is_settled) {
+                let part = &self.parts[number];
+                let known = part.version.load(Ordering::Relaxed);
+                if newest.get(number - first) == Some(&known) && !part.has_ended.load(Ordering::Relaxed) {
+                    part.complete_at.store(unix_micros(), Ordering::Relaxed);
+                } else {
+                    self.registry.wake(number);
+                }
+            }
         }
     }
 
@@ -118,44 +148,41 @@ impl Followed {
 
     /// Asks for the changes of all parts.
     pub(super) async fn ask(&self, map: &Map) {
-        join_all((0..SHARDS).map(|place| self.ask_one(place, map))).await;
+        join_all((0..PARTS).map(|number| self.ask_one(number, map))).await;
     }
 
     /// Asks for the changes of one part, and notes why it does not answer.
-    pub(super) async fn ask_one(&self, place: usize, map: &Map) {
-        let shard = &self.shards[place];
-        let _asking = shard.asking.lock().await;
-        match self.catch_up(place, map).await {
+    pub(super) async fn ask_one(&self, number: usize, map: &Map) {
+        let part = &self.parts[number];
+        let _asking = part.asking.lock().await;
+        match self.catch_up(number, map).await {
             Ok(()) => {
-                shard.complete_at.store(unix_micros(), Ordering::Relaxed);
-                shard.trouble.store(None);
+                part.complete_at.store(unix_micros(), Ordering::Relaxed);
+                part.trouble.store(None);
                 self.has_no_rights.store(false, Ordering::Relaxed);
             }
             Err(error) => {
                 if lacks_rights(&error) && !self.has_no_rights.swap(true, Ordering::Relaxed) {
                     tracing::warn!(%error, "this node can have no overrides, since it lacks rights in Redis");
                 }
-                shard.trouble.store(Some(Arc::new(error.to_string())));
+                part.trouble.store(Some(Arc::new(error.to_string())));
             }
         }
     }
 
-    async fn catch_up(&self, place: usize, map: &Map) -> Result<(), StoreError> {
-        let shard = &self.shards[place];
+    async fn catch_up(&self, number: usize, map: &Map) -> Result<(), StoreError> {
+        let part = &self.parts[number];
         loop {
-            let known = shard.version.load(Ordering::Relaxed);
-            let since = shard.is_loaded.load(Ordering::Relaxed).then_some(known);
-            let has_ended = shard.has_ended.swap(false, Ordering::Relaxed);
-            if since.is_some() && !has_ended && self.registry.newest(place).await? == known {
-                return Ok(());
-            }
-            let RecordChanges { now, newest, changes } = self.registry.changes(place, since).await?;
+            let known = part.version.load(Ordering::Relaxed);
+            let since = part.is_loaded.load(Ordering::Relaxed).then_some(known);
+            part.has_ended.store(false, Ordering::Relaxed);
+            let RecordChanges { now, newest, changes } = self.registry.changes(number, since).await?;
             if since == Some(newest) {
                 return Ok(());
             }
             let follows = changes.first().is_some_and(|first| first.last == known);
             if since.is_none() || !follows {
-                self.load(place, newest, now, map).await?;
+                self.load(number, newest, now, map).await?;
                 continue;
             }
             for change in &changes {
@@ -164,18 +191,21 @@ impl Followed {
                     let after = change.fields.get("after").and_then(|text| stored(text));
                     apply(map, &name, change.version, after, now);
                 }
-                shard.version.store(change.version, Ordering::Relaxed);
+                part.version.store(change.version, Ordering::Relaxed);
+            }
+            if part.version.load(Ordering::Relaxed) == newest {
+                return Ok(());
             }
         }
     }
 
     /// Loads all entries of a part, which has had changes up to the version `newest`. Changes after
     /// that are applied next, whether or not a page has them already.
-    async fn load(&self, place: usize, newest: u64, now: Micros, map: &Map) -> Result<(), StoreError> {
-        let (shard, mut cursor, mut names) = (&self.shards[place], 0, HashSet::new());
-        let was_loaded = shard.is_loaded.load(Ordering::Relaxed);
+    async fn load(&self, number: usize, newest: u64, now: Micros, map: &Map) -> Result<(), StoreError> {
+        let (part, mut cursor, mut names) = (&self.parts[number], 0, HashSet::new());
+        let was_loaded = part.is_loaded.load(Ordering::Relaxed);
         loop {
-            let (next, records) = self.registry.page(place, cursor).await?;
+            let (next, records) = self.registry.page(number, cursor).await?;
             for (name, text) in records {
                 let Some((name, stored)) = Name::parse(&name).zip(self::stored(&text)) else { continue };
                 let terms = |policy: &str, written| map.terms(policy, written);
@@ -186,7 +216,7 @@ impl Followed {
                 if entry.expires_at > now {
                     map.replace(entry);
                 } else {
-                    shard.has_ended.store(true, Ordering::Relaxed);
+                    part.has_ended.store(true, Ordering::Relaxed);
                 }
             }
             cursor = next;
@@ -195,32 +225,32 @@ impl Followed {
             }
         }
         if was_loaded {
-            tracing::info!(part = place, "the overrides of a part were loaded anew");
-            map.remove_gone(|entry| Registry::shard(entry.name.as_str()) == place && !names.contains(&entry.name));
+            tracing::info!(part = number, "the overrides of a part were loaded anew");
+            map.remove_gone(|entry| Registry::part(entry.name.as_str()) == number && !names.contains(&entry.name));
         }
-        shard.version.store(newest, Ordering::Relaxed);
-        shard.is_loaded.store(true, Ordering::Relaxed);
+        part.version.store(newest, Ordering::Relaxed);
+        part.is_loaded.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     /// Now by the clock of an entry's server, us.
     pub(super) fn now(&self, name: &Name) -> Micros {
-        self.registry.now(Registry::shard(name.as_str()))
+        self.registry.now(Registry::part(name.as_str()))
     }
 
     /// Has the server drop entries that have ended with this one.
     pub(super) fn note_end(&self, name: &Name) {
-        self.shards[Registry::shard(name.as_str())].has_ended.store(true, Ordering::Relaxed);
+        self.parts[Registry::part(name.as_str())].has_ended.store(true, Ordering::Relaxed);
     }
 
     /// The latest time of all servers, us.
     pub(super) fn latest(&self) -> Micros {
-        (0..SHARDS).map(|shard| self.registry.now(shard)).max().unwrap_or_default()
+        (0..PARTS).map(|part| self.registry.now(part)).max().unwrap_or_default()
     }
 
     /// How old the state of the least complete part is, us.
     pub(super) fn lag(&self) -> Micros {
-        let complete = self.shards.iter().map(|shard| shard.complete_at.load(Ordering::Relaxed));
+        let complete = self.parts.iter().map(|part| part.complete_at.load(Ordering::Relaxed));
         unix_micros().saturating_sub(complete.min().unwrap_or_default())
     }
 
@@ -231,7 +261,7 @@ impl Followed {
         }
         let lag = self.lag();
         let trouble = || {
-            let trouble = self.shards.iter().find_map(|shard| shard.trouble.load_full());
+            let trouble = self.parts.iter().find_map(|part| part.trouble.load_full());
             trouble.map(|trouble| format!(": {trouble}")).unwrap_or_default()
         };
         match self.is_loaded() {
@@ -245,10 +275,10 @@ impl Followed {
 
     /// Writes a change, with a version above all that this node has seen of its part.
     pub(super) async fn write(&self, name: &str, change: RecordChange<'_>) -> Result<RecordWritten, StoreError> {
-        let place = Registry::shard(name);
-        let floor = self.shards[place].version.load(Ordering::Relaxed);
-        let kept = (KEPT / SHARDS, KEPT_FOR);
-        self.registry.write(place, &RecordChange { floor, kept, ..change }).await
+        let number = Registry::part(name);
+        let floor = self.parts[number].version.load(Ordering::Relaxed);
+        let kept = (KEPT / PARTS, KEPT_FOR);
+        self.registry.write(number, &RecordChange { floor, kept, ..change }).await
     }
 
     /// See [`super::Overrides::note`].
@@ -275,7 +305,7 @@ impl Followed {
     ) -> Result<Vec<AuditEntry>, StoreError> {
         let mut found: Vec<AuditEntry> = Vec::new();
         for _ in 0..ROUNDS {
-            let logs = join_all((0..SHARDS).map(|shard| self.registry.log(shard, before, most))).await;
+            let logs = join_all((0..PARTS).map(|part| self.registry.log(part, before, most))).await;
             let logs: Vec<Vec<LoggedChange>> = logs.into_iter().collect::<Result<_, _>>()?;
             let full = logs.iter().filter(|log| log.len() == most).filter_map(|log| log.last());
             let complete = full.map(|oldest| oldest.version).max();

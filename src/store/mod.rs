@@ -41,7 +41,6 @@ pub use crate::limit::history::History;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
-use crate::telemetry::metrics::Distribution;
 
 mod error;
 
@@ -212,10 +211,7 @@ impl Store {
 
     /// Whether a call waits for a process outside this one.
     pub fn waits(&self) -> bool {
-        match self {
-            Self::Memory(_) => false,
-            Self::Redis(_) => true,
-        }
+        self.redis().is_some()
     }
 
     /// The hash slot of a subject's key: the unit in which knowledge of keys becomes stale.
@@ -235,52 +231,11 @@ impl Store {
         }
     }
 
-    /// The readings of each shard, for the metrics; none for the embedded store.
-    pub fn readings(&self) -> Vec<ShardReading> {
-        match self {
-            Self::Memory(_) => Vec::new(),
-            Self::Redis(redis) => redis.readings(),
-        }
-    }
-
-    /// How many checks each script call carried; none for the embedded store.
-    pub fn checks_per_call(&self) -> Option<Distribution> {
+    /// The store in Redis, if the node uses it as its store.
+    pub fn redis(&self) -> Option<&RedisStore> {
         match self {
             Self::Memory(_) => None,
-            Self::Redis(redis) => Some(redis.checks_per_call()),
-        }
-    }
-
-    /// Sets the response timeout: a lane gives up its connection if a reply takes longer.
-    pub fn set_response_timeout(&self, timeout: Duration) {
-        match self {
-            Self::Memory(_) => {}
-            Self::Redis(redis) => redis.set_response_timeout(timeout),
-        }
-    }
-
-    /// The place of a normalised key's counts under a policy; none in the embedded store.
-    pub fn place(&self, policy: &Arc<Policy>, key: &str) -> Option<Place> {
-        match self {
-            Self::Memory(_) => None,
-            Self::Redis(redis) => Some(redis.place(policy, key)),
-        }
-    }
-
-    /// Asks the servers about themselves every few seconds, as long as the watch exists. None for
-    /// the embedded store.
-    pub fn watch_servers(&self) -> Option<ServerWatch> {
-        match self {
-            Self::Memory(_) => None,
-            Self::Redis(redis) => Some(redis.watch_servers()),
-        }
-    }
-
-    /// The last report of each primary by its address, `host:port`. Empty without a watch.
-    pub fn servers(&self) -> Arc<Servers> {
-        match self {
-            Self::Memory(_) => Arc::default(),
-            Self::Redis(redis) => redis.servers(),
+            Self::Redis(redis) => Some(redis),
         }
     }
 

@@ -23,7 +23,7 @@ fn limit(node: &Node, policy: &str, key: &str) -> Value {
 
 /// The slot of the part that has the override of a key.
 fn slot(policy: &str, key: &str) -> u16 {
-    let part = Registry::shard(&format!("{policy}\0key:{key}"));
+    let part = Registry::part(&format!("{policy}\0key:{key}"));
     cluster_slot(&format!("ratelimit:%o{part}:"))
 }
 

@@ -26,7 +26,7 @@ fn fill(server: &Server) {
                 number + 1,
                 100 + number % 10
             );
-            let part = Registry::shard(&name);
+            let part = Registry::part(&name);
             pipeline.hset(format!("{{ratelimit:%o{part}:}}records"), name, record).ignore();
         }
         pipeline.exec(&mut connection).unwrap();

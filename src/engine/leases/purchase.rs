@@ -12,31 +12,36 @@ use super::OpenLease;
 use crate::deadline::within;
 use crate::engine::Engine;
 use crate::engine::answer::{Answers, CheckError, unexpected_reply};
-use crate::engine::store_call::StoreCall;
 use crate::limit::lease::{Hand, Lease};
 use crate::limit::time::Micros;
 use crate::store::{Done, Meta, StoreError, Subject, Taken, Work};
 use crate::telemetry::traces;
 
-/// The costs of a call, and their metas. The call buys the last one.
-type Order = (SmallVec<[u64; 2]>, SmallVec<[Meta; 1]>);
+/// The work of a call, which buys its last cost, and the metas of the others.
+type Order = (Work, SmallVec<[Meta; 1]>);
 
 impl Engine {
-    /// Calls the store at the instant `sent`, us. The call also buys `units`, whatever becomes of
-    /// the caller.
-    pub(in crate::engine) async fn call_store_and_buy(&self, call: StoreCall<'_>, units: u64, sent: Micros) -> Answers {
-        let StoreCall { subject, costs, metas, .. } = call;
+    /// Calls the store at the instant `sent`, us, and waits for answers as long as there is time
+    /// `left`. The last cost of the work is what the call buys, whatever becomes of the caller.
+    pub(in crate::engine) async fn call_store_and_buy(
+        &self,
+        subject: &Subject,
+        work: Work,
+        metas: &[Meta],
+        left: Duration,
+        sent: Micros,
+    ) -> Answers {
+        let checked = work.costs().split_last().map_or(&[][..], |(_, checked)| checked).into();
         let question = self.prefilter.question(self.store.slot(subject), sent);
         let (tell, told) = oneshot::channel();
         if let Some(engine) = self.this.upgrade() {
-            let order = (costs.iter().copied().chain([units]).collect(), metas.into());
-            tokio::spawn(traces::carried(lease(engine, subject.clone(), order, tell)));
+            tokio::spawn(traces::carried(lease(engine, subject.clone(), (work, metas.into()), tell)));
         }
-        let taken = within(&self.clock, call.left(sent), told).await;
+        let taken = within(&self.clock, left, told).await;
         let lost = || StoreError::Unknown("the task of a lease has ended".into());
         let taken = taken.map_or(Err(StoreError::Timeout), |told| told.unwrap_or_else(|_| Err(lost())));
         self.note_demand(subject, &taken);
-        self.learn_or_fall_back(subject, || Work::Take(costs.into()), question, taken)
+        self.learn_or_fall_back(subject, || Work::Take(checked), question, taken)
     }
 }
 
@@ -60,7 +65,7 @@ impl Engine {
         &self,
         subject: &Subject,
         lease: Lease,
-        (costs, metas): Order,
+        (work, metas): Order,
     ) -> (Result<Taken, StoreError>, Option<Arc<OpenLease>>) {
         let (leases, policy) = (&self.leases, &subject.policy);
         let (slot, hold) = (self.store.slot(subject), lease.hold(policy.timeout));
@@ -68,7 +73,6 @@ impl Engine {
         let sent_at = self.clock.now();
         let mut resets = None;
         leases.change(subject, |key| resets = Some(key.resets));
-        let work = Work::Lease { costs, hold };
         // A reply after the hold could neither be spent nor returned.
         let done = timeout(Duration::from_micros(hold), self.store.run(subject, work, &metas)).await;
         let mut bought = None;

@@ -22,7 +22,7 @@ pub(super) struct KeyGroup {
     /// The first meta among the checks, if the policy stores metas.
     pub(super) metas: SmallVec<[Meta; 1]>,
     /// The checks that this part combines.
-    pub(super) places: Vec<Place>,
+    pub(super) members: Vec<Member>,
     pub(super) is_optional: bool,
     /// The id of its only check, if that has one.
     pub(super) id: Option<Id>,
@@ -30,7 +30,7 @@ pub(super) struct KeyGroup {
 
 /// A check in the call.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Member {
     pub(super) number: usize,
     /// The check's own cost; 0 only peeks.
     pub(super) cost: u64,
@@ -39,10 +39,10 @@ pub(super) struct Place {
 }
 
 impl KeyGroup {
-    pub(super) fn add(&mut self, check: &Check, place: Place) {
+    pub(super) fn add(&mut self, check: &Check, member: Member) {
         // A sum above every limit stays above it, and the cap prevents overflow.
         self.cost = (self.cost + check.cost).min(MAX_UNITS + 1);
-        self.places.push(place);
+        self.members.push(member);
         self.metas.iter_mut().filter(|meta| meta.is_none()).for_each(|meta| meta.clone_from(&check.meta));
     }
 
@@ -57,7 +57,7 @@ impl KeyGroup {
     /// Whether only the store knows its answer. A known denial covers one quota, and a peek needs
     /// all. An earlier check may have charged an id.
     pub(super) fn needs_store(&self) -> bool {
-        self.id.is_some() || self.places.iter().any(|place| place.cost == 0)
+        self.id.is_some() || self.members.iter().any(|member| member.cost == 0)
     }
 
     /// The work that charges it, so that it can be given back for the next `hold` us.
@@ -78,15 +78,15 @@ impl KeyGroup {
         let trace = |answer: &Result<T, CheckError>| {
             traces::answered(|| attributes(self.subject(), self.cost, answer.as_ref().map(&decision)));
         };
-        traces::part(self.places.len()).within(pin!(deciding), trace).await
+        traces::part(self.members.len()).within(pin!(deciding), trace).await
     }
 
     /// The decision for one of the part's checks. Counters never deny a peek, whatever the other
     /// checks cost.
-    pub(super) fn decision_for(&self, place: &Place, decision: &Decision) -> Decision {
-        let charged = if decision.charged > 0 { place.cost } else { 0 };
-        let mut own = Decision { cost: place.cost, charged, ..decision.renamed(self.policy(), &place.policy) };
-        if place.cost == 0 {
+    pub(super) fn decision_for(&self, member: &Member, decision: &Decision) -> Decision {
+        let charged = if decision.charged > 0 { member.cost } else { 0 };
+        let mut own = Decision { cost: member.cost, charged, ..decision.renamed(self.policy(), &member.policy) };
+        if member.cost == 0 {
             own.turn_into_peek();
         }
         own

@@ -56,7 +56,7 @@ use protocol::keys;
 pub use protocol::server_info::ServerInfo;
 pub use registry::Registry;
 pub use router::RedisStore;
-pub use router::place::Place;
+pub use router::reads::Place;
 use topology::{Layout, Sentinels};
 
 impl RedisStore {
@@ -146,19 +146,19 @@ impl RedisStore {
         Registry::new(self.topology.clone(), &self.key_prefix)
     }
 
-    /// See [`super::Store::watch_servers`].
+    /// Asks the servers about themselves every few seconds, as long as the watch exists.
     pub fn watch_servers(&self) -> ServerWatch {
         self.observer.watch()
     }
 
-    /// See [`super::Store::servers`].
+    /// The last report of each primary by its address, `host:port`. Empty without a watch.
     pub fn servers(&self) -> Arc<Servers> {
         self.observer.servers()
     }
 
-    /// Returns how many checks each script call carried.
+    /// Returns how many checks each script call carried, over all shards.
     pub fn checks_per_call(&self) -> Distribution {
-        self.topology.checks_per_call()
+        self.topology.shared.checks_per_call.read(1.0)
     }
 }
 

@@ -1,18 +1,19 @@
-//! Records that all nodes share, such as overrides: by name, in [`SHARDS`] parts, each with a log of
+//! Records that all nodes share, such as overrides: by name, in [`PARTS`] parts, each with a log of
 //! its changes.
 //!
 //! The parts have hash tags of their own, so they lie on all primaries of a cluster. A change and
-//! its entry in the log are one script call. A message wakes the nodes, which then ask for changes.
-//! They also ask without one, so a lost message only delays them.
+//! its entry in the log are one script call. A message names the part, and the nodes then ask for
+//! its changes. They also ask without one, so a lost message only delays them.
 //!
 //! The calls use connections of their own: no check waits behind a long answer.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use super::connect::attempt::Attempt;
 use super::connect::connection::Connection;
@@ -22,15 +23,15 @@ use super::protocol::address::Address;
 use super::protocol::failure::Failure;
 use super::protocol::keys::Tag;
 use super::protocol::reply::{NoVerdict, refused, text};
-use super::topology::Topology;
+use super::topology::{Layout, Topology};
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::store::StoreError;
 
 /// Parts of the records.
-pub const SHARDS: usize = 64;
+pub const PARTS: usize = 64;
 
 /// The most records of a part. A hash divides 1,000,000 records so evenly that no part is fuller.
-const MOST_IN_SHARD: usize = 16_384;
+const MOST_IN_PART: usize = 16_384;
 
 /// How long a server may take to connect, and to answer.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -47,8 +48,12 @@ const PAUSE: Duration = Duration::from_millis(25);
 const CHANGES: usize = 500;
 const PAGE: usize = 500;
 
+/// The longest line of a subscription, bytes.
+const MOST_LINE: usize = 4096;
+
 const WRITE: &str = include_str!("scripts/registry/write.lua");
 const READ_CHANGES: &str = include_str!("scripts/registry/changes.lua");
+const READ_NEWEST: &str = include_str!("scripts/registry/newest.lua");
 
 /// The records in Redis.
 #[derive(Debug)]
@@ -58,8 +63,8 @@ pub struct Registry {
     channel: String,
     links: Mutex<HashMap<Address, Arc<tokio::sync::Mutex<Link>>>>,
     subscription: tokio::sync::Mutex<Option<(Address, Subscription)>>,
-    /// Changes with each message of another node.
-    pub woken: watch::Sender<u64>,
+    /// Wakes the reader of each part, when it may have changed.
+    woken: Arc<Vec<Notify>>,
 }
 
 /// The connection to a server.
@@ -132,62 +137,86 @@ pub struct RecordChanges {
 impl Registry {
     pub(super) fn new(topology: Arc<Topology>, prefix: &str) -> Self {
         // `%o` begins no key of a check.
-        let tags = (0..SHARDS).map(|shard| Tag::unescaped(prefix, &format!("%o{shard}"))).collect();
+        let tags = (0..PARTS).map(|part| Tag::unescaped(prefix, &format!("%o{part}"))).collect();
         let channel = format!("{{{prefix}:%o}}changes");
-        let (links, subscription, woken) = Default::default();
+        let (links, subscription) = Default::default();
+        let woken = Arc::new((0..PARTS).map(|_| Notify::new()).collect());
         Self { topology, tags, channel, links, subscription, woken }
     }
 
     /// The part of a name.
-    pub fn shard(name: &str) -> usize {
-        usize::from(blake3::hash(name.as_bytes()).as_bytes()[0]) % SHARDS
+    pub fn part(name: &str) -> usize {
+        usize::from(blake3::hash(name.as_bytes()).as_bytes()[0]) % PARTS
     }
 
     /// Writes a change and its entry in the log, or neither.
     ///
     /// # Errors
     /// Whether it is written is unknown, unless [`StoreError::is_unexecuted`].
-    pub async fn write(&self, shard: usize, change: &RecordChange<'_>) -> Result<RecordWritten, StoreError> {
-        let mut call = self.script(WRITE, shard);
+    pub async fn write(&self, part: usize, change: &RecordChange<'_>) -> Result<RecordWritten, StoreError> {
+        let mut call = self.script(WRITE, part);
         let (most, kept_for) = change.kept;
         call.arg(change.name.unwrap_or_default())
             .arg(change.expected.map(|version| version.to_string()).unwrap_or_default())
             .arg(change.floor)
             .arg(change.ends_in)
             .arg(change.body.unwrap_or_default())
-            .arg(MOST_IN_SHARD)
+            .arg(MOST_IN_PART)
             .arg(&self.channel)
             .arg(most)
             .arg(kept_for);
         change.fields.iter().for_each(|(name, value)| _ = call.arg(name).arg(value));
-        written(&self.send(shard, &call, TRIES).await?).ok_or_else(unfit)
+        written(&self.send(part, &call, TRIES).await?).ok_or_else(unfit)
     }
 
     /// The changes since a version; none before the first load of a part.
     ///
     /// # Errors
     /// No server answers.
-    pub async fn changes(&self, shard: usize, since: Option<u64>) -> Result<RecordChanges, StoreError> {
-        let mut call = self.script(READ_CHANGES, shard);
+    pub async fn changes(&self, part: usize, since: Option<u64>) -> Result<RecordChanges, StoreError> {
+        let mut call = self.script(READ_CHANGES, part);
         call.arg(since.map(id).unwrap_or_default()).arg(CHANGES);
-        changes(&self.ask(shard, &call).await?).ok_or_else(unfit)
+        changes(&self.ask(part, &call).await?).ok_or_else(unfit)
     }
 
-    /// The version of the newest change of a part; 0 without one. Far cheaper than
+    /// The parts that one call for the newest changes reads: from `part` on, and none if the call
+    /// for an earlier part reads it. A cluster rejects a call for parts of several slots.
+    pub fn read_with(&self, part: usize) -> Range<usize> {
+        match self.topology.kind() {
+            Layout::Cluster => part..part + 1,
+            Layout::Unknown | Layout::Single if part == 0 => 0..PARTS,
+            Layout::Unknown | Layout::Single => 0..0,
+        }
+    }
+
+    /// The version of the newest change of each of these parts, 0 without one. Far cheaper than
     /// [`Registry::changes`] where nothing has changed.
     ///
     /// # Errors
     /// No server answers.
-    pub async fn newest(&self, shard: usize) -> Result<u64, StoreError> {
-        let mut call = redis::cmd("XREVRANGE");
-        call.arg(self.key(shard, "changes")).arg("+").arg("-").arg("COUNT").arg(1);
-        newest(&self.ask(shard, &call).await?).ok_or_else(unfit)
+    pub async fn newest(&self, parts: Range<usize>) -> Result<Vec<u64>, StoreError> {
+        let mut call = redis::cmd("EVAL");
+        call.arg(READ_NEWEST).arg(parts.len());
+        parts.clone().for_each(|part| _ = call.arg(self.key(part, "changes")));
+        let reply = self.ask(parts.start, &call).await?;
+        let versions = items(&reply).and_then(|ids| ids.iter().map(version).collect::<Option<Vec<_>>>());
+        versions.filter(|versions| versions.len() == parts.len()).ok_or_else(unfit)
+    }
+
+    /// Waits until a part may have changed.
+    pub async fn woken(&self, part: usize) {
+        self.woken[part].notified().await;
+    }
+
+    /// Has the reader of a part ask for changes.
+    pub fn wake(&self, part: usize) {
+        self.woken[part].notify_one();
     }
 
     /// Now by the clock of the server of a part, us; by this node's while none is known.
-    pub fn now(&self, shard: usize) -> Micros {
+    pub fn now(&self, part: usize) -> Micros {
         let shared = &self.topology.shared;
-        match self.topology.owner(self.tags[shard].slot()) {
+        match self.topology.owner(self.tags[part].slot()) {
             Some(lane) => shared.time().unwrap_or_else(|| lane.shard().shard_now()),
             None => shared.clock.now(),
         }
@@ -198,20 +227,20 @@ impl Registry {
     ///
     /// # Errors
     /// No server answers.
-    pub async fn page(&self, shard: usize, cursor: u64) -> Result<(u64, Vec<(String, String)>), StoreError> {
+    pub async fn page(&self, part: usize, cursor: u64) -> Result<(u64, Vec<(String, String)>), StoreError> {
         let mut call = redis::cmd("HSCAN");
-        call.arg(self.key(shard, "records")).arg(cursor).arg("COUNT").arg(PAGE);
-        page(&self.ask(shard, &call).await?).ok_or_else(unfit)
+        call.arg(self.key(part, "records")).arg(cursor).arg("COUNT").arg(PAGE);
+        page(&self.ask(part, &call).await?).ok_or_else(unfit)
     }
 
     /// Up to `most` entries of the log of a part with versions below `before`, the newest first.
     ///
     /// # Errors
     /// No server answers.
-    pub async fn log(&self, shard: usize, before: u64, most: usize) -> Result<Vec<LoggedChange>, StoreError> {
+    pub async fn log(&self, part: usize, before: u64, most: usize) -> Result<Vec<LoggedChange>, StoreError> {
         let mut call = redis::cmd("XREVRANGE");
-        call.arg(self.key(shard, "changes")).arg(format!("({before}-0")).arg("-").arg("COUNT").arg(most);
-        let reply = self.ask(shard, &call).await?;
+        call.arg(self.key(part, "changes")).arg(format!("({before}-0")).arg("-").arg("COUNT").arg(most);
+        let reply = self.ask(part, &call).await?;
         items(&reply).map(|entries| entries.iter().filter_map(logged).collect()).ok_or_else(unfit)
     }
 
@@ -231,9 +260,13 @@ impl Registry {
         *subscription = None;
         // Each server of a cluster passes messages on to all others.
         let Some(address) = primaries.into_iter().next() else { return };
-        let (shared, woken, attempt) = (&self.topology.shared, self.woken.clone(), Attempt::default());
+        let (shared, attempt) = (&self.topology.shared, Attempt::default());
         let dialed = shared.address_map().get(&address.lowercase()).unwrap_or(&address).clone();
-        let wake = move || woken.send_modify(|messages| *messages += 1);
+        let (woken, mut rest) = (self.woken.clone(), Vec::new());
+        let streams: Vec<String> = (0..PARTS).map(|part| self.key(part, "changes")).collect();
+        let wake = move |bytes: &[u8]| {
+            named(bytes, &mut rest, &streams).into_iter().for_each(|part| woken[part].notify_one());
+        };
         let opening =
             Subscription::open(&dialed, &shared.credentials, &self.channel, &attempt, shared.clock.clone(), wake);
         if let Ok(open) = attempt.within(TIMEOUT, opening).await {
@@ -241,27 +274,27 @@ impl Registry {
         }
     }
 
-    fn key(&self, shard: usize, what: &str) -> String {
-        format!("{}{what}", self.tags[shard].as_str())
+    fn key(&self, part: usize, what: &str) -> String {
+        format!("{}{what}", self.tags[part].as_str())
     }
 
-    fn script(&self, source: &str, shard: usize) -> Cmd {
+    fn script(&self, source: &str, part: usize) -> Cmd {
         let mut call = redis::cmd("EVAL");
         call.arg(source).arg(3);
-        ["records", "ends", "changes"].iter().for_each(|what| _ = call.arg(self.key(shard, what)));
+        ["records", "ends", "changes"].iter().for_each(|what| _ = call.arg(self.key(part, what)));
         call
     }
 
     /// Sends a question to the primary of a part. The node asks again soon, so only redirections are
     /// followed.
-    async fn ask(&self, shard: usize, question: &Cmd) -> Result<Value, StoreError> {
-        self.send(shard, question, REDIRECTIONS).await
+    async fn ask(&self, part: usize, question: &Cmd) -> Result<Value, StoreError> {
+        self.send(part, question, REDIRECTIONS).await
     }
 
     /// Sends a call to the primary of a part, up to `tries` times. Sends it again only if no server
     /// executed it.
-    async fn send(&self, shard: usize, call: &Cmd, tries: usize) -> Result<Value, StoreError> {
-        let slot = self.tags[shard].slot();
+    async fn send(&self, part: usize, call: &Cmd, tries: usize) -> Result<Value, StoreError> {
+        let slot = self.tags[part].slot();
         let mut last = StoreError::Unreachable(self.topology.nobody(slot));
         for _ in 0..tries {
             let Some(lane) = self.topology.owner(slot) else {
@@ -392,12 +425,22 @@ fn changes(reply: &Value) -> Option<RecordChanges> {
     Some(RecordChanges { now: number(now)?, newest: version(newest)?, changes })
 }
 
-fn newest(reply: &Value) -> Option<u64> {
-    match items(reply)? {
-        [] => Some(0),
-        [entry] => version(items(entry)?.first()?),
-        _ => None,
+/// The parts that may have changed, by the bytes that a subscription brings, which are none at its
+/// end. A message names the stream of a part. Those of earlier versions are empty and mean all
+/// parts, as do the beginning and the end. `rest` keeps a line that has not arrived whole.
+fn named(bytes: &[u8], rest: &mut Vec<u8>, streams: &[String]) -> Vec<usize> {
+    rest.extend_from_slice(bytes);
+    let end = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+    let lines: Vec<u8> = rest.drain(..end).collect();
+    if bytes.is_empty() || rest.len() > MOST_LINE {
+        rest.clear();
+        return (0..PARTS).collect();
     }
+    let parts = |line: &[u8]| match line.trim_ascii_end() {
+        b"" | b"subscribe" => 0..PARTS,
+        name => streams.iter().position(|stream| stream.as_bytes() == name).map_or(0..0, |part| part..part + 1),
+    };
+    lines.split_inclusive(|byte| *byte == b'\n').flat_map(parts).collect()
 }
 
 fn page(reply: &Value) -> Option<(u64, Vec<(String, String)>)> {
@@ -412,4 +455,26 @@ fn logged(entry: &Value) -> Option<LoggedChange> {
     let mut fields: HashMap<String, String> = items(fields)?.chunks_exact(2).filter_map(field).collect();
     let last = fields.remove("last")?.split_once('-')?.0.parse().ok()?;
     Some(LoggedChange { version: version(id)?, last, fields })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_names_the_part_that_changed() {
+        let streams: Vec<String> = (0..PARTS).map(|part| format!("{{ratelimit:%o{part}}}changes")).collect();
+        let message = |text: &str| format!("*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n${}\r\n{text}\r\n", text.len());
+        let (mut rest, all): (_, Vec<usize>) = (Vec::new(), (0..PARTS).collect());
+        let mut read = |bytes: &[u8]| named(bytes, &mut rest, &streams);
+        assert_eq!(read(b"+OK\r\n*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"), all);
+        assert_eq!(read((message(&streams[7]) + &message(&streams[63])).as_bytes()), [7, 63]);
+        // A message arrives in pieces.
+        let (first, last) = (&message(&streams[17])[..40], &message(&streams[17])[40..]);
+        assert_eq!((read(first.as_bytes()), read(last.as_bytes())), (vec![], vec![17]));
+        assert_eq!(read(message("").as_bytes()), all, "a node of an earlier version");
+        assert_eq!(read(message("another program").as_bytes()), [0; 0]);
+        assert_eq!(read(&[b'x'; MOST_LINE + 1]), all);
+        assert_eq!(read(&[]), all, "the connection ended");
+    }
 }

@@ -15,7 +15,7 @@ use crate::limit::time::Micros;
 use crate::store::redis::protocol::keys::Tag;
 use crate::store::redis::protocol::reply::NoVerdict;
 use crate::store::{Done, Meta, StoreError, Work};
-use crate::telemetry::traces::Waiting;
+use crate::telemetry::traces::WaitingSpan;
 
 /// The result of a request.
 pub type Answer = Result<Done, NoVerdict>;
@@ -34,7 +34,7 @@ pub struct KeyRequest {
     /// When its caller gives up, us by this node's clock.
     pub deadline: Micros,
     /// The trace of a check that is traced.
-    pub trace: Option<Box<Waiting>>,
+    pub trace: Option<Box<WaitingSpan>>,
     pub reply_to: ReplyTo,
 }
 

@@ -46,7 +46,7 @@ pub use part::{Part, carried, is_recorded, part, trace_id};
 pub use request::{Incoming, Protocol, Request, called_by};
 pub use root::AnswerStatus;
 pub use settings::{InvalidVariable, Settings};
-pub use store::{SentCall, StoreSpan, Waiting, called};
+pub use store::{SentCall, StoreSpan, WaitingSpan, called};
 
 /// Longest time to deliver the last spans at the end.
 const LAST_DELIVERY: Duration = Duration::from_secs(2);

@@ -14,7 +14,7 @@ pub struct StoreSpan(Option<Context>);
 
 /// A check that waits in a lane.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitingSpan {
     context: Context,
     /// The start of the wait, us by this node's clock. `None` once the wait is recorded.
     queued: Option<Micros>,
@@ -58,8 +58,8 @@ impl StoreSpan {
     }
 
     /// The wait of a check that is queued at `now`.
-    pub fn waiting(&self, now: impl FnOnce() -> Micros) -> Option<Waiting> {
-        self.0.as_ref().map(|context| Waiting { context: context.clone(), queued: Some(now()) })
+    pub fn waiting(&self, now: impl FnOnce() -> Micros) -> Option<WaitingSpan> {
+        self.0.as_ref().map(|context| WaitingSpan { context: context.clone(), queued: Some(now()) })
     }
 
     /// Ends with a verdict, or with the reason why there is none.
@@ -87,8 +87,8 @@ fn finish(context: &Context, error: Option<&'static str>) {
 }
 
 /// Records a call in the traces of its checks: a child of the first, linked with all.
-pub fn called<'a>(checks: impl Iterator<Item = &'a mut Waiting>, call: &SentCall<'_>) {
-    let waiting: Vec<&mut Waiting> = checks.collect();
+pub fn called<'a>(checks: impl Iterator<Item = &'a mut WaitingSpan>, call: &SentCall<'_>) {
+    let waiting: Vec<&mut WaitingSpan> = checks.collect();
     let links: Vec<SpanContext> = waiting.iter().map(|waiting| waiting.context.span().span_context().clone()).collect();
     let mut span = None;
     for waiting in waiting {
@@ -100,7 +100,7 @@ pub fn called<'a>(checks: impl Iterator<Item = &'a mut Waiting>, call: &SentCall
     }
 }
 
-impl Waiting {
+impl WaitingSpan {
     /// Records the time of the wait.
     fn sent(&mut self, call: &SentCall<'_>) {
         let (Some(queued), Some(root)) = (self.queued.take(), self.context.get::<Arc<Root>>()) else { return };

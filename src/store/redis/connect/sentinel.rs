@@ -94,7 +94,8 @@ impl Sentinel {
         let attempt = Attempt::default();
         let opening = async {
             let (address, clock) = (&self.address, self.clock.clone());
-            let subscription = Subscription::open(address, credentials, CHANNEL, &attempt, clock, wake).await?;
+            let subscription =
+                Subscription::open(address, credentials, CHANNEL, &attempt, clock, move |_| wake()).await?;
             let connection = Connection::open_with(address, credentials, &attempt, Most::OF_SENTINEL).await?;
             Ok((connection, subscription))
         };

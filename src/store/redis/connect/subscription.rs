@@ -1,4 +1,4 @@
-//! A subscription to a channel of which only the instants of the messages matter.
+//! A subscription to a channel.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,10 +32,9 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Subscribes to `channel`. Calls `wake` for each message, and when the connection ends. The
-    /// replies to the login, the name and the subscription count as messages. So no bytes are
-    /// parsed or kept.
-    /// The connection ends if the server sends too much.
+    /// Subscribes to `channel`. Calls `wake` with all bytes as they arrive, and with none when the
+    /// connection ends. They begin with the replies to the login, the name and the subscription. The
+    /// connection ends if the server sends too much.
     ///
     /// # Errors
     /// When the server cannot be reached.
@@ -45,7 +44,7 @@ impl Subscription {
         channel: &str,
         attempt: &Attempt,
         clock: Clock,
-        wake: impl Fn() + Send + Sync + 'static,
+        mut wake: impl FnMut(&[u8]) + Send + 'static,
     ) -> Result<Self, Failure> {
         let login = auth::login(credentials).await?;
         let mut commands = login.map(|login| login.get_packed_command()).unwrap_or_default();
@@ -55,10 +54,10 @@ impl Subscription {
         let has_flooded = Arc::new(AtomicBool::new(false));
         let flooded = has_flooded.clone();
         let task = tokio::spawn(async move {
-            if read(stream, commands, &clock, &wake).await {
+            if read(stream, commands, &clock, &mut wake).await {
                 flooded.store(true, Ordering::Relaxed);
             }
-            wake();
+            wake(&[]);
         });
         Ok(Self { task, has_flooded })
     }
@@ -75,7 +74,7 @@ impl Subscription {
 }
 
 /// Reads until the connection ends. Returns whether that is because the server sends too much.
-async fn read(mut stream: Stream, commands: Vec<u8>, clock: &Clock, wake: &(impl Fn() + Sync)) -> bool {
+async fn read(mut stream: Stream, commands: Vec<u8>, clock: &Clock, wake: &mut (impl FnMut(&[u8]) + Send)) -> bool {
     if stream.write_all(&commands).await.is_err() || stream.flush().await.is_err() {
         return false;
     }
@@ -89,7 +88,7 @@ async fn read(mut stream: Stream, commands: Vec<u8>, clock: &Clock, wake: &(impl
         if read > BYTES {
             return true;
         }
-        wake();
+        wake(&bytes[..count]);
     }
     false
 }

@@ -51,10 +51,10 @@ const KEPT: Micros = 60 * MICROS_PER_SECOND;
 /// The near end of a lane. The driver ends when the last clone is dropped. Each check clones it, so
 /// it is one pointer.
 #[derive(Debug, Clone)]
-pub struct Lane(Arc<Entry>);
+pub struct Lane(Arc<LaneState>);
 
 #[derive(Debug)]
-struct Entry {
+struct LaneState {
     sender: LaneSender,
     shard: Arc<Shard>,
     /// The connection for charges that wait for a replica, opened by the first of them. WAIT blocks
@@ -71,7 +71,7 @@ impl Lane {
     pub fn open(address: Address, shared: Arc<Shared>, events: Arc<Limiter>) -> Self {
         let shard = Arc::new(Shard::new(address, shared, events));
         let sender = Driver::start(shard.clone());
-        Self(Arc::new(Entry { sender, shard, durable: OnceLock::new(), kept_until: AtomicU64::new(0) }))
+        Self(Arc::new(LaneState { sender, shard, durable: OnceLock::new(), kept_until: AtomicU64::new(0) }))
     }
 
     /// Queues a request. The answer arrives over the request's channel, also when the queue is
@@ -179,7 +179,7 @@ mod tests {
         ));
         let shard = Arc::new(Shard::new(Address { host: "shard".into(), port: 7001 }, shared, Arc::default()));
         let ((sender, requests), (durable, durable_asks)) = (channel(1), channel(1));
-        let lane = Lane(Arc::new(Entry { sender, shard, durable: OnceLock::new(), kept_until: AtomicU64::new(0) }));
+        let lane = Lane(Arc::new(LaneState { sender, shard, durable: OnceLock::new(), kept_until: AtomicU64::new(0) }));
         assert!(lane.is_driven(), "nobody has asked for the other");
         lane.0.durable.set(durable).unwrap();
         assert!(lane.is_driven());

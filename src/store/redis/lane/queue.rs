@@ -81,12 +81,14 @@ impl Queue {
         {
             // Each ready key has an entry.
             let Some(waiting) = self.keys.get_mut(&key) else { continue };
+            // Its first batches leave until the pipeline is full. The rest waits for their end.
             let before = taken.len();
             let mut batches = std::mem::take(&mut waiting.batches).into_iter();
             while taken.len() < most
                 && weight < WEIGHT
                 && let Some(mut batch) = batches.next()
             {
+                // The open batch moves up by one, or leaves and is closed.
                 waiting.open = waiting.open.and_then(|place| place.checked_sub(1));
                 self.requests -= batch.requests.len();
                 if batch.is_wanted() {

@@ -1,11 +1,23 @@
-//! One call of a script: the work, and how the call names the script.
+//! One call of a script: its work, its arguments and its reply.
+//!
+//! The script decides and charges. This module derives the verdicts from the counts behind the
+//! decision, with the same arithmetic. If the reply contains the state, the pure core repeats the
+//! whole decision. The core also computes when a denied cost fits.
 
+use std::slice;
 use std::sync::Arc;
 
+use redis::{Arg, Cmd, Value};
+
+use super::check::{self, Declared, states};
 use super::keys::Tag;
+use super::reply::{Reply, is_corrupt, opened, unsigned};
+use super::sources::{ScriptId, begin};
+use super::{counters, holds, log, operations};
+use crate::limit::decision::decide;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
-use crate::store::{Meta, Work};
+use crate::store::{Done, Meta, Over, Taken, Work};
 
 /// How far the shard's clock may differ from the caller's estimate, us. TIME decides, and the
 /// caller knows it only roughly. A call therefore carries every calendar window that TIME may
@@ -55,6 +67,93 @@ impl<'a> Call<'a> {
     /// Whether one call may decide it together with others by the same script.
     pub fn is_check(&self) -> bool {
         is_check(self.policy, self.work)
+    }
+}
+
+impl Call<'_> {
+    /// Builds the command for a shard whose expected TIME is `now`, us. Tests replace TIME by
+    /// `time`.
+    pub fn command(&self, by: By, now: Micros, time: Option<Micros>) -> Cmd {
+        if let Some(ticks) = self.policy.ticks() {
+            return counters::command(self, ticks, by, now, time);
+        }
+        if self.policy.algorithm != Algorithm::SlidingLog {
+            return check::command(slice::from_ref(self), Declared::Yes, by, now, time);
+        }
+        let mut cmd = begin(by, ScriptId::of(self.policy, self.work));
+        match self.work {
+            Work::ReadLog(number) => log::page_arguments(self, *number, &mut cmd),
+            _ => log::arguments(self, &mut cmd, &operations::keys(self)),
+        }
+        cmd.arg(time);
+        operations::arguments(self, &mut cmd, time);
+        cmd
+    }
+
+    /// Returns the keys of a check of `policy` that a shard with the expected TIME `now`, us,
+    /// decides.
+    pub fn keys_of_check(tag: &Tag, policy: &Arc<Policy>, now: Micros) -> Vec<String> {
+        let check = Call { costs: &[1], metas: &[Some("".into())], ..Call::look(tag, policy) };
+        check.keys_at(now)
+    }
+
+    /// Returns the keys that the command declares for a shard whose expected TIME is `now`, us.
+    pub fn keys_at(&self, now: Micros) -> Vec<String> {
+        let command = self.command(By::Hash, now, None);
+        let simple = |argument| match argument {
+            Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            _ => String::new(),
+        };
+        // The keys follow the command's name, the script and the number of keys.
+        let mut arguments = command.args_iter().skip(2).map(simple);
+        let count = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(0);
+        arguments.take(count).collect()
+    }
+
+    /// Reads the reply to the command.
+    pub fn reply(&self, value: &Value) -> Reply {
+        self.read(value).unwrap_or_else(Reply::malformed)
+    }
+
+    fn read(&self, value: &Value) -> Option<Reply> {
+        if let Work::ReadLog(_) = self.work {
+            // The call only reads, so nothing was charged.
+            return Some(log::page(value).map_or_else(Reply::corrupt_state, |page| Reply::Done(Done::Page(page))));
+        }
+        if self.work.is_held(self.policy) && !matches!(self.work, Work::ReadTicks { .. }) {
+            return holds::read(self, value);
+        }
+        let asked = match self.work {
+            Work::Once { cost, over, .. } => Some((*cost, *over)),
+            Work::Wait(waiting) => Some((waiting.cost, Over::Deny)),
+            _ => None,
+        };
+        if let (Some(asked), Value::Array(values)) = (asked, value)
+            && let [Value::BulkString(word), rest @ ..] = &values[..]
+        {
+            let mut charged = operations::charged(self.policy, word, asked, rest);
+            // Only a check that waits asks for the time until its start.
+            if let (Some(Done::Charged(charged)), Work::Wait(_)) = (&mut charged, self.work) {
+                charged.verdict.start_after = rest.get(1).and_then(unsigned)?;
+            }
+            let charged = charged.map(Reply::Done);
+            // Another program may have written the record.
+            return charged.or_else(|| (word == b"replayed").then(Reply::corrupt_record));
+        }
+        if let (Work::ReadTicks { at, cost }, Some(ticks)) = (self.work, self.policy.ticks()) {
+            return counters::read_reply(self.policy, ticks, (*at, *cost), value);
+        }
+        if !self.work.takes_back() {
+            return check::replies(slice::from_ref(self), value).pop();
+        }
+        let (time, rest) = opened(value)?;
+        let Some((given, rest)) = rest.split_first() else { return Some(Reply::OutsideTimeBounds(time)) };
+        if is_corrupt(given) {
+            return Some(Reply::corrupt_state());
+        }
+        let ruling = decide(self.policy, &mut states(self.policy, time, rest)?, time, &[0]);
+        let now = Taken { ruling, at: time, tentative: false };
+        Some(Reply::Done(Done::Refunded(now, unsigned(given)?)))
     }
 }
 

@@ -10,8 +10,6 @@ pub mod log;
 
 pub mod reply;
 
-pub mod script;
-
 pub mod sources;
 
 pub(super) mod address;

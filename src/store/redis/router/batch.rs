@@ -28,6 +28,7 @@ impl RedisStore {
         let (caller, mut answers) = mpsc::unbounded_channel();
         let mut waiting: Vec<Option<Unanswered>> = Vec::with_capacity(checks.len());
         let mut retries = FuturesUnordered::new();
+        // `waiting` has a place for each check, and `pieces` the requests of each lane.
         let mut pieces: Vec<(Lane, Piece)> = Vec::new();
         for (place, check) in checks.iter().enumerate() {
             let target = self.target(check.subject, check.work(), &check.metas, &span, since);
@@ -47,6 +48,7 @@ impl RedisStore {
             waiting.push(Some(target.wait_for(lane)));
         }
         pieces.into_iter().for_each(|(lane, piece)| lane.send_together(piece));
+        // The lanes have the other senders, so the channel ends with the last request.
         drop(caller);
         let (mut some, mut is_open) = (Vec::with_capacity(checks.len()), true);
         loop {

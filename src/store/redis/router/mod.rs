@@ -22,9 +22,7 @@ use crate::telemetry::traces::StoreSpan;
 
 mod batch;
 
-mod reads;
-
-pub(super) mod place;
+pub(super) mod reads;
 
 mod retry;
 

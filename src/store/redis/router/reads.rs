@@ -1,11 +1,16 @@
-//! Reads what counts for a key: the history of a log in portions, and the ticks of a counter.
+//! Reads what counts for a key, and where: the history of a log in portions, the ticks of a
+//! counter, and the place of the counts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 
 use crate::deadline::within;
+use crate::limit::policy::Policy;
 use crate::limit::time::Micros;
+use crate::store::redis::protocol::call::Call;
+use crate::store::redis::protocol::keys::Tag;
 use crate::store::redis::protocol::log::PORTION;
 use crate::store::redis::router::RedisStore;
 use crate::store::{Done, History, LogPage, StoreError, Subject, Work};
@@ -14,7 +19,25 @@ use crate::store::{Done, History, LogPage, StoreError, Subject, Work};
 /// meanwhile.
 const PORTIONS: usize = 256;
 
+/// The place of a key's counts in Redis.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The keys that a check made now would use.
+    pub keys: Vec<String>,
+    pub slot: u16,
+    /// The primary of the slot, `host:port`, if it is known.
+    pub shard: Option<String>,
+}
+
 impl RedisStore {
+    /// The place of a normalised key's counts under a policy.
+    pub fn place(&self, policy: &Arc<Policy>, key: &str) -> Place {
+        let tag = Tag::new(&self.key_prefix, key);
+        let slot = tag.slot();
+        let shard = self.topology.owner(slot).map(|lane| lane.address().to_string());
+        Place { keys: Call::keys_of_check(&tag, policy, self.topology.shared.clock.now()), slot, shard }
+    }
+
     /// See [`crate::store::Store::ticks`]. The call is no script, so the node's estimate of the
     /// shard's clock chooses the ticks.
     ///
@@ -36,6 +59,7 @@ impl RedisStore {
         let (clock, each) = (&self.topology.shared.clock, subject.policy.timeout);
         let since = clock.now();
         let (mut told, mut is_cut_short) = (LogPage::default(), false);
+        // Portions come newest first, until one is not full or reaches back past the window.
         for number in 0..PORTIONS {
             let left = most.saturating_sub(Duration::from_micros(clock.now().saturating_sub(since)));
             let asked = within(clock, each.min(left), self.run(subject, Work::ReadLog(number), &[])).await;

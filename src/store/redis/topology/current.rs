@@ -17,7 +17,6 @@ use crate::store::redis::protocol::failure::{Failure, MOST_TEXT, cleaned};
 use crate::store::redis::topology::table::{Layout, NOBODY, Table};
 use crate::store::{ShardHealth, ShardReading};
 use crate::telemetry::limiter::Limiter;
-use crate::telemetry::metrics::Distribution;
 
 /// How often the start checks whether all primaries are connected.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -175,11 +174,6 @@ impl Topology {
     /// Returns the readings of each primary.
     pub fn readings(&self) -> Vec<ShardReading> {
         self.owners(Lane::read)
-    }
-
-    /// Returns how many checks each script call carried, over all shards.
-    pub fn checks_per_call(&self) -> Distribution {
-        self.shared.checks_per_call.read(1.0)
     }
 
     /// Returns one value for each lane that owns a slot, in the order of their addresses.

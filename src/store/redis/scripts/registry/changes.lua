@@ -1,4 +1,4 @@
--- Returns the changes of a shard since a version, and removes records whose time is over. One
+-- Returns the changes of a part since a version, and removes records whose time is over. One
 -- script, so that the newest version belongs to the changes.
 --
 -- KEYS  1 records (hash: name, text)  2 ends (sorted set: name, us)  3 changes (stream)

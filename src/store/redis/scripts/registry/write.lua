@@ -1,4 +1,4 @@
--- Writes one record of a shard together with its change, or a change alone. One script, since a
+-- Writes one record of a part together with its change, or a change alone. One script, since a
 -- record without its change would reach no node, and a change without its record would be undone
 -- by the next load.
 --
@@ -52,6 +52,7 @@ elseif name ~= '' then
 end
 redis.call('XTRIM', KEYS[3], 'MINID', '~', string.format('%.0f', math.max(0, now - tonumber(ARGV[9]))))
 redis.call('PEXPIRE', KEYS[3], string.format('%.0f', tonumber(ARGV[9]) / 1000))
--- The change stands, also where the user may not publish: nodes ask again within a second.
-redis.pcall('PUBLISH', ARGV[7], '')
+-- The message names the part. The change stands, also where the user may not publish: nodes ask
+-- again within a second.
+redis.pcall('PUBLISH', ARGV[7], KEYS[3])
 return {'ok', number, string.format('%.0f', now), before, after}
