@@ -214,11 +214,11 @@ async fn coarse_debt_of_old_versions_is_read() {
     }
 }
 
-/// 1,000 histories of one quota whose rate and burst change, on both stores.
+/// Histories of one quota whose rate and burst change, on both stores.
 #[test]
 fn changing_rates_admit_at_most_the_largest_bound_on_both_stores() {
     let (runtime, store) = timed_store();
-    let mut runner = runner(1000);
+    let mut runner = runner(300);
     let property = |(policies, steps): (Vec<Policy>, Vec<(usize, Step)>)| {
         in_time(|| {
             let admitted = runtime.block_on(both_alike(&store, &policies, &steps))?;
@@ -232,7 +232,7 @@ fn changing_rates_admit_at_most_the_largest_bound_on_both_stores() {
 #[test]
 fn several_changing_rates_decide_alike_on_both_stores() {
     let (runtime, store) = timed_store();
-    let mut runner = runner(400);
+    let mut runner = runner(150);
     let property = |(policies, steps): (Vec<Policy>, Vec<(usize, Step)>)| {
         in_time(|| runtime.block_on(both_alike(&store, &policies, &steps)).map(drop))
     };
@@ -271,7 +271,7 @@ fn changing_rates_refund_alike_on_both_stores() {
         let ops = ops(&policies[0], 60);
         (Just(policies), prop::collection::vec(any::<usize>(), 60), ops)
     });
-    let mut runner = runner(400);
+    let mut runner = runner(150);
     let alike = |(policies, nodes, ops): (Vec<Policy>, Vec<usize>, Vec<(Step, Op)>)| {
         in_time(|| runtime.block_on(ops_alike(&store, &policies, &nodes, &ops)))
     };

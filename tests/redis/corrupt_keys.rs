@@ -148,15 +148,14 @@ async fn corrupt_value_is_rejected_for_its_key_until_reset() {
                     command.iter().for_each(|part| _ = cmd.arg(part));
                     cmd.exec(&mut connection).unwrap();
                 }
+                let mut before = dumps(&mut connection, &names);
                 for work in works() {
-                    let before = dumps(&mut connection, &names);
-                    match ask(&store, &spoilt, work.clone()).await {
-                        Ok(_) => {}
+                    let answer = ask(&store, &spoilt, work.clone()).await;
+                    let after = dumps(&mut connection, &names);
+                    match answer {
+                        Ok(_) => before = after,
                         Err(StoreError::Refused(_)) => {
-                            assert!(
-                                dumps(&mut connection, &names) == before,
-                                "{work:?} with {what} was refused and made"
-                            );
+                            assert!(after == before, "{work:?} with {what} was refused and made");
                         }
                         Err(error) => panic!("{work:?} with {what}: {error}"),
                     }

@@ -33,7 +33,7 @@ fn memory_and_redis_hold_alike() {
     });
     let alike =
         |(policy, ops): (Policy, Vec<(Step, HoldOp)>)| in_time(|| runtime.block_on(both_alike(&store, &policy, &ops)));
-    runner(400).run(&histories, alike).unwrap();
+    runner(200).run(&histories, alike).unwrap();
 }
 
 /// A record of a step back to before the start ends before the records of the start.
@@ -90,7 +90,7 @@ fn redis_agrees_with_model() {
         let run = async |now, subject: &_, work| store.at(now).run(subject, work, &[]).await.unwrap();
         in_time(|| runtime.block_on(follows_model(run, &policy, &unique("model"), &steps)))
     };
-    runner(500).run(&model_histories(30), agrees).unwrap();
+    runner(200).run(&model_histories(30), agrees).unwrap();
 }
 
 const NODES: &str = "

@@ -89,7 +89,7 @@ fn no_interval_exceeds_the_limit() {
         }
         Ok(())
     };
-    runner(1000).run(&histories(log_policies(), 80), property).unwrap();
+    runner(300).run(&histories(log_policies(), 80), property).unwrap();
 }
 
 #[test]

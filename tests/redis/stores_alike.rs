@@ -28,7 +28,7 @@ const STEPS: usize = 60;
 #[test]
 fn memory_and_redis_decide_alike() {
     let (runtime, store) = timed_store();
-    let mut runner = runner(400);
+    let mut runner = runner(200);
     let alike =
         |(policy, steps): (Policy, Vec<Step>)| in_time(|| runtime.block_on(both_alike(&store, &policy, &steps)));
     runner.run(&histories(policies_with_leases(), STEPS), alike).unwrap();
@@ -58,7 +58,7 @@ fn memory_and_redis_refund_alike() {
         let ops = ops(&policy, STEPS);
         (Just(policy), ops)
     });
-    let mut runner = runner(400);
+    let mut runner = runner(200);
     let alike =
         |(policy, ops): (Policy, Vec<(Step, Op)>)| in_time(|| runtime.block_on(ops_alike(&store, &policy, &ops)));
     runner.run(&histories, alike).unwrap();

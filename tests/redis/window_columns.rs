@@ -251,7 +251,7 @@ fn eight_quotas_match_embedded_store() {
 fn long_busy_key_matches_embedded_store() {
     let (runtime, redis) = timed_store();
     let mut dice = Dice::new(34);
-    for round in 0..60u64 {
+    for round in 0..30u64 {
         let limit = [40, 4000, (1 << 32) - 1, 1 << 32][round as usize % 4];
         let windows = [100_000, 1_000_000, 777_777, 60 * SECOND];
         let first = dice.place(4);

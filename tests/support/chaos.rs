@@ -123,8 +123,8 @@ impl Spent {
 
 /// The results of all clients, by mode.
 struct Seen {
-    /// For each ms of the run, whether the store decided a key of the shard.
-    decided: [[Vec<AtomicBool>; 3]; 2],
+    /// A bit for each ms of the run: whether the store decided a key of the shard.
+    decided: [[Vec<AtomicU64>; 3]; 2],
     slowest_us: [AtomicU64; 2],
     failed: [AtomicU64; 2],
     answers: [AtomicU64; 2],
@@ -132,7 +132,7 @@ struct Seen {
 
 impl Default for Seen {
     fn default() -> Self {
-        let run = || (0..LONGEST).map(|_| AtomicBool::new(false)).collect();
+        let run = || (0..=LONGEST / 64).map(|_| AtomicU64::new(0)).collect();
         let decided = [(); 2].map(|()| [(); 3].map(|()| run()));
         Self { decided, slowest_us: Default::default(), failed: Default::default(), answers: Default::default() }
     }
@@ -287,7 +287,8 @@ fn ask(connection: &mut Connection, spent: &Spent, request: &[u8], seen: &Seen, 
     // The pre-filter also denies while the store is unavailable.
     if body.contains(r#""source":"store""#) || body.contains(r#""source":"lease""#) {
         let ms = usize::try_from(now_ms() - begin).unwrap();
-        seen.decided[spent.mode][spent.shard][ms.min(LONGEST - 1)].store(true, Ordering::Relaxed);
+        let ms = ms.min(LONGEST - 1);
+        seen.decided[spent.mode][spent.shard][ms / 64].fetch_or(1 << (ms % 64), Ordering::Relaxed);
     }
     if allowed {
         let counter = if fallback { &spent.allowed_by_fallback } else { &spent.allowed_by_store };
@@ -335,10 +336,10 @@ impl Row {
         run: std::ops::Range<u64>,
         back: Option<u64>,
     ) -> Self {
-        let length = usize::try_from(run.end - run.start).unwrap();
+        let length = run.end - run.start;
         let is_own = |shard: usize| own.is_none_or(|own| own == shard);
         let gaps: BTreeMap<usize, (u64, u64)> =
-            (0..3).map(|shard| (shard, longest_gap(&seen.decided[mode][shard][..length]))).collect();
+            (0..3).map(|shard| (shard, longest_gap(&seen.decided[mode][shard], length))).collect();
         let longest = |of: bool| {
             let gaps = gaps.iter().filter(|(shard, _)| is_own(**shard) == of).map(|(_, gap)| *gap);
             gaps.max_by_key(|(from, to)| to - from).unwrap_or_default()
@@ -432,10 +433,12 @@ impl fmt::Display for Row {
     }
 }
 
-fn longest_gap(decided: &[AtomicBool]) -> (u64, u64) {
+fn longest_gap(decided: &[AtomicU64], length: u64) -> (u64, u64) {
+    let is_decided =
+        |ms: u64| (decided[usize::try_from(ms / 64).unwrap()].load(Ordering::Relaxed) >> (ms % 64)) & 1 == 1;
     let (mut longest, mut from) = ((0, 0), 0);
-    for (ms, decided) in (0..).zip(decided) {
-        if decided.load(Ordering::Relaxed) {
+    for ms in 0..length {
+        if is_decided(ms) {
             from = ms + 1;
         } else if ms + 1 - from > longest.1 - longest.0 {
             longest = (from, ms + 1);
