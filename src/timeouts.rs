@@ -42,6 +42,9 @@ pub const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// its way.
 pub const CLOSE_GRACE: Duration = Duration::from_millis(100);
 
+/// How long calls may still be answered on a connection whose requests the node reads in vain.
+pub const CLOSE_VAIN: Duration = Duration::from_secs(1);
+
 /// How long a shutdown waits for receivers of notices.
 pub const LAST_NOTICES: Duration = Duration::from_secs(2);
 

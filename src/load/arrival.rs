@@ -44,6 +44,11 @@ pub struct Arrival {
 }
 
 impl Arrival {
+    /// Bytes of the fields and the stream. 0 over HTTP/1.
+    pub fn head(&self) -> usize {
+        self.head
+    }
+
     /// Begins to count a request. The fields of a rejected one are dropped at once.
     ///
     /// # Errors

@@ -1,9 +1,10 @@
 //! The backlog of a connection: requests without an answer, and answers that the client has not
-//! read.
+//! read. It also counts the requests that the node reads in vain.
 //!
 //! `metered_body.rs` reserves the bytes of each answer here until the socket has the last of them.
 //!
-//! `timed_stream.rs` asks it whether a client of HTTP/2 leaves a piece unread, or is idle.
+//! `timed_stream.rs` asks it whether a client of HTTP/2 leaves a piece unread, or is idle, and
+//! whether to read on.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -13,7 +14,16 @@ use std::task::Poll;
 use scopeguard::guard;
 
 use super::metered_body::SHORT_ANSWER;
-use super::{Budget, Holdings};
+use super::{Budget, Holdings, Unfit};
+
+/// Bytes of header fields over HTTP/2 that the node reads in vain before it ends the connection.
+/// The longest request has less.
+const MAX_VAIN: usize = 20 * 1024;
+
+/// Bytes that a rejected request counts besides its own, by reason. The node decodes its fields,
+/// and runs a stream for its answer.
+const TOO_MANY_FIELDS_BYTES: usize = 2 * 1024;
+const OVERLOADED_BYTES: usize = 256;
 
 /// Looks at the waiting pieces in a client's time.
 pub(crate) const LOOKS: u32 = 2;
@@ -33,6 +43,10 @@ pub(crate) struct Backlog {
     open: AtomicUsize,
     /// An HTTP/2 request arrived since the last look.
     active: AtomicBool,
+    /// Bytes of header fields over HTTP/2 for which no call paid.
+    vain: AtomicUsize,
+    /// The connection has read enough in this turn.
+    has_read: AtomicBool,
 }
 
 impl Backlog {
@@ -44,7 +58,48 @@ impl Backlog {
             is_over: AtomicBool::new(false),
             open: AtomicUsize::new(0),
             active: AtomicBool::new(false),
+            vain: AtomicUsize::new(0),
+            has_read: AtomicBool::new(false),
         }
+    }
+
+    /// Counts header fields over HTTP/2, before anyone decodes them.
+    pub(crate) fn note_fields(&self, bytes: usize) {
+        self.vain.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A request is served, so it pays for its fields and for some of others. `bytes` is its size
+    /// in memory.
+    pub(crate) fn accept(&self, bytes: usize) {
+        // Only the task of the connection changes the count.
+        self.vain.store(self.vain.load(Ordering::Relaxed).saturating_sub(bytes), Ordering::Relaxed);
+    }
+
+    /// A request is rejected before it is served.
+    pub(crate) fn reject(&self, unfit: Unfit) {
+        self.note_fields(match unfit {
+            Unfit::TooManyFields => TOO_MANY_FIELDS_BYTES,
+            Unfit::Overloaded => OVERLOADED_BYTES,
+        });
+    }
+
+    /// Whether the node has read too much in vain. Then it reads nothing more.
+    pub(crate) fn is_vain(&self) -> bool {
+        self.vain.load(Ordering::Relaxed) > MAX_VAIN
+    }
+
+    /// Begins a turn of the connection, which may read again.
+    pub(crate) fn begin_turn(&self) {
+        self.has_read.store(false, Ordering::Relaxed);
+    }
+
+    /// Ends the reading of this turn.
+    pub(crate) fn end_turn(&self) {
+        self.has_read.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_read(&self) -> bool {
+        self.has_read.load(Ordering::Relaxed)
     }
 
     /// Counts an HTTP/2 request until the return value drops, with the request's answer.
@@ -81,10 +136,10 @@ impl Backlog {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for [`Self::end`]. It stores no waker, which would cost each request time: a tick of
-    /// the connection calls `end`, and has woken this task.
+    /// Waits for [`Self::end`], or until [`Self::is_vain`]. It stores no waker, which would cost
+    /// each request time: both follow from a turn of the connection, in this task.
     pub(crate) async fn is_over(&self) {
-        let is_over = || self.is_over.load(Ordering::Relaxed);
+        let is_over = || self.is_over.load(Ordering::Relaxed) || self.is_vain();
         poll_fn(|_| if is_over() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 

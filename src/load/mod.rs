@@ -9,6 +9,8 @@
 //! | the time of a client, in ticks | `client_time.rs` | the connection ends |
 //! | a slow, silent or idle client | `timed_stream.rs` | the connection ends |
 //! | unread pieces and open requests of HTTP/2 | `backlog.rs` | the connection ends |
+//! | header fields of HTTP/2 without a served call | `backlog.rs` | the connection ends |
+//! | header fields of HTTP/2 in a turn | `timed_stream.rs` | other connections come first |
 //! | calls with a body over [`LIGHT`] bytes that are parsed | `HEAVY_PER_CORE` | 503 after `MAX_WAIT` |
 //! | slow reads for operators | `READS` | the next one waits |
 

@@ -26,10 +26,15 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes of an unfinished head that do not count.
 const SHORT_HEAD: usize = 8 * 1024;
 
+/// Bytes of HTTP/2 with header fields that a connection reads in a turn. So many may be hundreds of
+/// requests, or thousands of fields, while others wait.
+const TURN_BYTES: usize = 2 * 1024;
+
 /// A stream with limits on the time of its client, and on the bytes of a head.
 pub(crate) struct TimedStream<S, G> {
     stream: S,
-    /// Reads the bytes before anyone else, and returns whether a head has begun and not ended.
+    /// Reads the bytes before anyone else, and returns how many are of heads. Over HTTP/1 these are
+    /// all or none: a head has begun and not ended, or not.
     guard: G,
     time: ClientTime,
     state: State,
@@ -43,6 +48,8 @@ pub(crate) struct TimedStream<S, G> {
     /// Bytes of the head that has begun. Long ones count.
     head: usize,
     counted: Counted,
+    /// The last bytes of HTTP/2 had no header fields.
+    is_bulk: bool,
 }
 
 /// The side that must act next.
@@ -99,7 +106,7 @@ impl State {
     }
 }
 
-impl<S, G: FnMut(&mut [u8]) -> bool> TimedStream<S, G> {
+impl<S, G: FnMut(&mut [u8]) -> usize> TimedStream<S, G> {
     /// Gives the client the time `request` for each request, and `idle` until the next one. A
     /// request may get less time, by up to half of the shorter of the two. The idle time may be
     /// longer by up to the shorter one. So clients that keep connections for less than `idle` never
@@ -117,18 +124,29 @@ impl<S, G: FnMut(&mut [u8]) -> bool> TimedStream<S, G> {
             backlog,
             head: 0,
             counted,
+            is_bulk: false,
         }
     }
 
     /// Counts the bytes of a head that has not ended, and returns whether they fit.
     fn has_room(&mut self, bytes: &mut [u8]) -> bool {
-        self.head = if (self.guard)(bytes) { self.head + bytes.len() } else { 0 };
+        let of_heads = (self.guard)(bytes);
+        if self.is_http2() {
+            self.is_bulk = of_heads == 0;
+            self.backlog.note_fields(of_heads);
+            return true;
+        }
+        self.head = if of_heads > 0 { self.head + of_heads } else { 0 };
         let is_long = self.head > SHORT_HEAD;
         if is_long {
             return self.counted.set(self.head);
         }
         self.counted.shrink(0);
         true
+    }
+
+    fn is_http2(&self) -> bool {
+        matches!(self.state, State::Http2 | State::Http2Blocked)
     }
 
     fn set_state(&mut self, state: State) {
@@ -215,10 +233,38 @@ impl<S, G: FnMut(&mut [u8]) -> bool> TimedStream<S, G> {
     }
 }
 
-impl<S: AsyncRead + Unpin, G: FnMut(&mut [u8]) -> bool + Unpin> AsyncRead for TimedStream<S, G> {
+impl<S: AsyncRead + Unpin, G> TimedStream<S, G> {
+    /// Reads so much that the turn stays short. If it is full, more bytes wait, and so do other
+    /// connections.
+    fn poll_part(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let most = buffer.remaining().min(TURN_BYTES);
+        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(most));
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut part))?;
+        let read = part.filled().len();
+        buffer.advance(read);
+        if read == most {
+            self.backlog.end_turn();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + Unpin, G: FnMut(&mut [u8]) -> usize + Unpin> AsyncRead for TimedStream<S, G> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.backlog.is_vain() {
+            return self.poll_timeout(cx).map(Err);
+        }
+        if self.backlog.has_read() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
-        if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, buffer) {
+        let polled = if self.is_http2() && !self.is_bulk {
+            self.poll_part(cx, buffer)
+        } else {
+            Pin::new(&mut self.stream).poll_read(cx, buffer)
+        };
+        if let Poll::Ready(read) = polled {
             let bytes = &mut buffer.filled_mut()[before..];
             let has_room = self.has_room(bytes);
             let state = self.state.read(bytes);
@@ -232,7 +278,7 @@ impl<S: AsyncRead + Unpin, G: FnMut(&mut [u8]) -> bool + Unpin> AsyncRead for Ti
     }
 }
 
-impl<S: AsyncWrite + Unpin, G: FnMut(&mut [u8]) -> bool + Unpin> AsyncWrite for TimedStream<S, G> {
+impl<S: AsyncWrite + Unpin, G: FnMut(&mut [u8]) -> usize + Unpin> AsyncWrite for TimedStream<S, G> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.after_write(written, bytes.len(), cx)
@@ -271,8 +317,8 @@ mod tests {
         Arc::new(Backlog::new(Holdings::new(&Load::default(), None)))
     }
 
-    fn no_head(_: &mut [u8]) -> bool {
-        false
+    fn no_head(_: &mut [u8]) -> usize {
+        0
     }
 
     #[tokio::test]
@@ -317,8 +363,8 @@ mod tests {
         let second = Duration::from_secs(1);
         let backlog = backlog();
         let held = || backlog.holdings().held(Budget::Bodies);
-        let is_in_head = |bytes: &mut [u8]| !bytes.ends_with(b"\r\n\r\n");
-        let mut io = TimedStream::new((), is_in_head, second, second, backlog.clone());
+        let in_head = |bytes: &mut [u8]| if bytes.ends_with(b"\r\n\r\n") { 0 } else { bytes.len() };
+        let mut io = TimedStream::new((), in_head, second, second, backlog.clone());
         let mut read = |bytes: &mut [u8]| io.has_room(bytes);
         assert!(read(&mut b"GET / HTTP/1.1\r\n".to_vec()) && held() == 0);
         assert!(read(&mut vec![b'x'; 20_000]) && held() > 20_000);

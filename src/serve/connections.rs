@@ -3,8 +3,9 @@
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +33,7 @@ use crate::config::{Limits, ServerTls};
 use crate::gateway::resp;
 use crate::http::{refuse_answer, suppress_spurious_wakes};
 use crate::load::{Backlog, TimedStream, is_long, metered};
-use crate::node::{Arrival, Caller, Holdings, Load, Node, Present, Refusals};
+use crate::node::{Arrival, Caller, Holdings, Load, Node, Present, Refusals, Unfit};
 use crate::reload::Reloader;
 use crate::telemetry::limiter::Limiter;
 use crate::timeouts;
@@ -233,6 +234,12 @@ impl Connection {
             let has_room = backlog.has_room();
             // Here, and not in a task that waits for its turn: a rejected request keeps no fields.
             let begun = Arrival::begin(backlog.holdings(), request);
+            match &begun {
+                Ok((Some(arrival), _)) if has_room => backlog.accept(arrival.head()),
+                Ok(_) if has_room || open.is_none() => {}
+                Ok(_) => backlog.reject(Unfit::Overloaded),
+                Err(unfit) => backlog.reject(*unfit),
+            }
             match begun {
                 // The box keeps the task of a stream small: a client may open many that are refused.
                 Ok((arrival, request)) => Either::Left(Box::pin(async move {
@@ -252,26 +259,37 @@ impl Connection {
         let mut connection = pin!(protocol.serve_connection(io, service).into_owned());
         tokio::select! {
             biased;
-            ended = suppress_spurious_wakes(connection.as_mut()) => return log_end(ended),
+            ended = in_turns(connection.as_mut(), &backlog) => return log_end(ended),
             _ = end.changed() => {
                 // The runtime reports the bytes that a new socket holds only after its next turn.
                 // Without that turn hyper closes a connection whose request has arrived.
                 yield_now().await;
-                if let Some(ended) = suppress_spurious_wakes(connection.as_mut()).now_or_never() {
+                if let Some(ended) = in_turns(connection.as_mut(), &backlog).now_or_never() {
                     return log_end(ended);
                 }
             }
             () = backlog.is_over() => {}
             () = has_passed(age) => {}
         }
+        // A node that reads no more never learns of an acknowledgement.
+        let time = if backlog.is_vain() { timeouts::CLOSE_VAIN } else { limits.request_timeout };
         connection.as_mut().graceful_shutdown();
         tokio::select! {
             biased;
-            ended = suppress_spurious_wakes(connection) => log_end(ended),
+            ended = in_turns(connection, &backlog) => log_end(ended),
             // The client may keep its streams open, or never acknowledge the shutdown.
-            () = sleep(limits.request_timeout) => log_end(Err("a client does not end its connection".into())),
+            () = sleep(time) => log_end(Err("a client does not end its connection".into())),
         }
     }
+}
+
+/// Runs a connection, without its needless wakes. Its backlog bounds what it reads in a turn.
+async fn in_turns<C: Future>(mut connection: Pin<&mut C>, backlog: &Backlog) -> C::Output {
+    let turns = poll_fn(|cx| {
+        backlog.begin_turn();
+        connection.as_mut().poll(cx)
+    });
+    suppress_spurious_wakes(turns).await
 }
 
 /// Logs the end of a connection for debugging, since it is no fault of the node.

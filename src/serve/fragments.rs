@@ -123,11 +123,18 @@ struct Code {
 
 impl FragmentGuard {
     /// Reads the next bytes of the connection behind its preface, and may overwrite some of them.
-    pub(super) fn read(&mut self, bytes: &mut [u8]) {
-        let mut at = 0;
+    /// Returns how many are of frames with header fields.
+    pub(super) fn read(&mut self, bytes: &mut [u8]) -> usize {
+        let (mut at, mut of_fields) = (0, 0);
         while at < bytes.len() {
-            at += if self.head_length < HEAD { self.head(&bytes[at..]) } else { self.frame(&mut bytes[at..]) };
+            let begins = self.head_length < HEAD;
+            let passed = if begins { self.head(&bytes[at..]) } else { self.frame(&mut bytes[at..]) };
+            if matches!(self.head[KIND], HEADERS | CONTINUATION) {
+                of_fields += passed;
+            }
+            at += passed;
         }
+        of_fields
     }
 
     fn head(&mut self, bytes: &[u8]) -> usize {
@@ -286,7 +293,7 @@ mod tests {
     /// The bytes that the library gets, read in pieces.
     fn passed(bytes: &[u8], piece: usize) -> Vec<u8> {
         let (mut guard, mut bytes) = (FragmentGuard::default(), bytes.to_vec());
-        bytes.chunks_mut(piece).for_each(|piece| guard.read(piece));
+        bytes.chunks_mut(piece).for_each(|piece| _ = guard.read(piece));
         bytes
     }
 
@@ -324,6 +331,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn frames_with_fields_are_counted() {
+        let data = frame(0, 0, &[HEADERS; 100]);
+        let bytes = [&data, &frame(1, 0, b"123"), &frame(9, 4, b"4"), &data].map(|frame| &**frame).concat();
+        assert_eq!(FragmentGuard::default().read(&mut bytes.clone()), 12 + 10);
+        assert_eq!(FragmentGuard::default().read(&mut data.clone()), 0);
     }
 
     #[test]

@@ -69,16 +69,17 @@ enum RequestPart {
 
 impl FramingGuard {
     /// Reads the next bytes of the connection, and overwrites one of them to reject a request.
-    /// Returns whether a head has begun and not ended.
-    pub(super) fn read(&mut self, bytes: &mut [u8]) -> bool {
-        let mut at = 0;
+    /// Returns how many of them are of heads. Over HTTP/1 these are all or none: a head has begun
+    /// and not ended, or not.
+    pub(super) fn read(&mut self, bytes: &mut [u8]) -> usize {
+        let (mut at, mut of_heads) = (0, 0);
         while at < bytes.len() && self.part != RequestPart::Unread {
             at += match self.part {
                 RequestPart::Preface(left) => {
                     self.skip(left, bytes.len() - at, RequestPart::Preface, RequestPart::Frames)
                 }
                 RequestPart::Frames => {
-                    self.frames.read(&mut bytes[at..]);
+                    of_heads = self.frames.read(&mut bytes[at..]);
                     bytes.len() - at
                 }
                 RequestPart::Body(left) => self.skip(left, bytes.len() - at, RequestPart::Body, RequestPart::Request),
@@ -89,9 +90,9 @@ impl FramingGuard {
             };
         }
         match self.part {
-            RequestPart::Field | RequestPart::Digits => true,
-            RequestPart::Request => self.length > 0,
-            _ => false,
+            RequestPart::Field | RequestPart::Digits => bytes.len(),
+            RequestPart::Request if self.length > 0 => bytes.len(),
+            _ => of_heads,
         }
     }
 

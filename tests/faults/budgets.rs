@@ -14,7 +14,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
 use super::doors::Doors;
-use crate::support::frames::{self, GOAWAY, fields, opening, references, requests, settle};
+use crate::support::frames::{self, GOAWAY, HEADERS, fields, opening, references, requests, settle};
 use crate::support::{http, resident_kib, wait_until};
 
 const MIB: u64 = 1024;
@@ -29,16 +29,18 @@ fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// Connections with so many requests each, which the node has read.
+/// Connections with so many requests each, which the node has read, or has ended.
 fn hold(address: &str, connections: usize, fields: &[u8], is_whole: bool) -> Vec<TcpStream> {
     let bytes = [opening(), requests(200, fields, is_whole)].concat();
     let opened = (0..connections).map(|_| {
         let mut stream = connect(address);
-        stream.write_all(&bytes).unwrap();
+        let _ = stream.write_all(&[bytes.clone(), frames::ping()].concat());
         stream
     });
     let mut opened: Vec<_> = opened.collect();
-    opened.iter_mut().for_each(settle);
+    for stream in &mut opened {
+        while frames::next_frame(stream).is_some_and(|(kind, flags, _)| !frames::is_pong(kind, flags)) {}
+    }
     opened
 }
 
@@ -87,6 +89,73 @@ fn header_fields_count_after_decompression() {
     }
 }
 
+/// The node decodes the fields of each request, also of one that it rejects.
+#[test]
+fn endless_rejected_requests_end_their_connection() {
+    const ENDLESS: u32 = 3_000;
+    let doors = Doors::start("{request_timeout: 50s}");
+    let json = fields("POST", "/v1/check", &[("content-type", "application/json")]);
+    let grpc = fields("POST", HEALTH_CHECK, &GRPC);
+    for (address, head) in [(&doors.node.address, json), (&doors.envoy, grpc)] {
+        // Rejected for their fields, by the library for the sum of these, and for want of room.
+        for count in [470, 3_000, 95, 1] {
+            let mut stream = connect(address);
+            let sending = stream.try_clone().unwrap();
+            let bytes = requests(ENDLESS, &[head.clone(), references(count)].concat(), false);
+            let sending = std::thread::spawn(move || _ = { sending }.write_all(&[opening(), bytes].concat()));
+            let (mut rejected, mut is_told) = (0, false);
+            while let Some((kind, _, _)) = frames::next_frame(&mut stream) {
+                rejected += usize::from(kind == HEADERS);
+                is_told |= kind == GOAWAY;
+            }
+            sending.join().unwrap();
+            assert!(is_told && rejected < 200, "{rejected} of {count} fields at {address}");
+            assert_serves(&doors);
+        }
+    }
+}
+
+/// The calls of an honest client precede the requests that end its connection.
+#[test]
+fn calls_in_flight_outlive_the_end_of_their_connection() {
+    let doors = Doors::start("{request_timeout: 50s}");
+    let length = CHECK.len().to_string();
+    let check = fields("POST", "/v1/check", &[("content-type", "application/json"), ("content-length", &length)]);
+    let call = [requests(1, &check, false), frames::frame(0, 1, 1, CHECK)].concat();
+    let rejected = [check, references(470)].concat();
+    let rejected = (0..100).flat_map(|number| frames::frame(HEADERS, 4, 2 * number + 3, &rejected));
+    let mut stream = connect(&doors.node.address);
+    let begin = [frames::PREFACE, &frames::frame(4, 0, 0, b"")].concat();
+    stream.write_all(&[begin, call, rejected.collect()].concat()).unwrap();
+    let mut answer = Vec::new();
+    while let Some((kind, _, payload)) = frames::next_frame(&mut stream) {
+        if kind == 0 {
+            answer.extend(payload);
+        }
+    }
+    assert!(answer.starts_with(br#"{"allowed":true"#), "{}", String::from_utf8_lossy(&answer));
+}
+
+/// An intermediary forwards some malformed requests and long ones among many others.
+#[test]
+fn rejections_among_calls_end_no_connection() {
+    let doors = Doors::start("{request_timeout: 50s}");
+    let long = ("cookie", "x".repeat(120));
+    let long: Vec<_> = (0..90).map(|_| (long.0, &*long.1)).collect();
+    let (call, long) = (fields("GET", "/health/live", &[]), fields("GET", "/health/live", &long));
+    let rejected = [call.clone(), references(470)].concat();
+    let heads = (0..300).map(|number| [&call, &call, &rejected, &long][number % 4].clone());
+    let mut stream = connect(&doors.node.address);
+    stream.write_all(&[frames::PREFACE, &frames::frame(4, 0, 0, b"")].concat()).unwrap();
+    for (number, head) in heads.enumerate() {
+        let id = 2 * u32::try_from(number).unwrap() + 1;
+        stream.write_all(&frames::frame(HEADERS, 5, id, &head)).unwrap();
+        if number % 20 == 19 {
+            settle(&mut stream);
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_messages_count_without_a_token() {
     let doors = Doors::start("{request_timeout: 50s}");
@@ -109,7 +178,8 @@ async fn unfinished_messages_count_without_a_token() {
     // Within the ten seconds of a message.
     let refused = held.into_iter().flat_map(|(_, calls)| calls).map(|call| async {
         let answered = tokio::time::timeout(Duration::from_secs(5), call).await;
-        answered.is_ok_and(|answer| answer.is_ok_and(|answer| answer.headers()["grpc-status"] == "14"))
+        // Or the node has ended the connection.
+        answered.is_ok_and(|answer| answer.map_or(true, |answer| answer.headers()["grpc-status"] == "14"))
     });
     let refused = join_all(refused).await.into_iter().filter(|refused| *refused).count();
     let grown = resident_kib(doors.node.pid()).saturating_sub(before);

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 /// The preface of HTTP/2.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-const HEADERS: u8 = 1;
+pub(crate) const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 pub(crate) const GOAWAY: u8 = 7;
@@ -67,6 +67,11 @@ pub(crate) fn is_ping(kind: u8, flags: u8) -> bool {
     (kind, flags) == (PING, 0)
 }
 
+/// Whether the frame answers a ping.
+pub(crate) fn is_pong(kind: u8, flags: u8) -> bool {
+    (kind, flags) == (PING, ACK)
+}
+
 /// The answer to a ping.
 pub(crate) fn pong(payload: &[u8]) -> Vec<u8> {
     frame(PING, ACK, 0, payload)
@@ -76,7 +81,7 @@ pub(crate) fn pong(payload: &[u8]) -> Vec<u8> {
 pub(crate) fn settle(stream: &mut TcpStream) {
     std::io::Write::write_all(stream, &ping()).unwrap();
     while let Some((kind, flags, payload)) = next_frame(stream) {
-        if (kind, flags, &*payload) == (PING, ACK, b"anybody?") {
+        if is_pong(kind, flags) && payload == b"anybody?" {
             return;
         }
     }
