@@ -93,21 +93,16 @@ pub(super) struct Members {
     time: Option<String>,
     key: String,
     cost: Cost,
-    filters: Filters,
 }
 
 impl Members {
     /// Without a `time` the first line selects it.
     pub(super) fn new(time: Option<String>, key: String, cost: Cost) -> Self {
-        Self { time, key, cost, filters: Filters::default() }
-    }
-
-    pub(super) fn filtered(self, filters: Filters) -> Self {
-        Self { filters, ..self }
+        Self { time, key, cost }
     }
 
     /// See [`super::reader::Reader::read`].
-    pub(super) fn read(&mut self, line: &[u8]) -> Result<Entry<'static>, Cow<'static, str>> {
+    pub(super) fn read(&mut self, line: &[u8], filters: &Filters) -> Result<Entry<'static>, Cow<'static, str>> {
         let object: Object<'_> = serde_json::from_slice(line).map_err(reason)?;
         let name = match &mut self.time {
             Some(time) => time,
@@ -120,26 +115,26 @@ impl Members {
             Cost::Field(name) => find(&object, name).map_or(Ok(None), |cost| cost_of(&cost))?.unwrap_or(1),
         };
         let key = find(&object, &self.key).map_or(Ok(None), key_of)?;
-        Ok(Entry { time, key: key.map(Cow::Owned), cost, passes: self.filters.is_empty() || self.passes(&object) })
+        Ok(Entry { time, key: key.map(Cow::Owned), cost, passes: filters.is_empty() || passes(&object, filters) })
     }
+}
 
-    /// Whether the request of an object passes the filters, by the usual names of its parts.
-    fn passes(&self, object: &Object<'_>) -> bool {
-        let text = |names: &[&str]| match names.iter().find_map(|name| find(object, name))? {
-            Value::String(text) => Some(text),
-            Value::Number(number) => Some(number.to_string()),
-            _ => None,
-        };
-        // Nginx writes the first line of the request as one text.
-        let line = text(&["request"]).unwrap_or_default();
-        let mut words = line.split(' ').map(str::to_owned);
-        let (method, target) = (words.next(), words.next());
-        let method = text(&METHODS).or(method).unwrap_or_default();
-        let target = text(&PATHS).or(target).unwrap_or_default();
-        let status = text(&STATUSES).unwrap_or_default();
-        let (method, path, status) = (method.as_bytes(), path(target.as_bytes()), status.as_bytes());
-        self.filters.pass(Request { method, path, status })
-    }
+/// Whether the request of an object passes the filters, by the usual names of its parts.
+fn passes(object: &Object<'_>, filters: &Filters) -> bool {
+    let text = |names: &[&str]| match names.iter().find_map(|name| find(object, name))? {
+        Value::String(text) => Some(text),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    // Nginx writes the first line of the request as one text.
+    let line = text(&["request"]).unwrap_or_default();
+    let mut words = line.split(' ').map(str::to_owned);
+    let (method, target) = (words.next(), words.next());
+    let method = text(&METHODS).or(method).unwrap_or_default();
+    let target = text(&PATHS).or(target).unwrap_or_default();
+    let status = text(&STATUSES).unwrap_or_default();
+    let (method, path, status) = (method.as_bytes(), path(target.as_bytes()), status.as_bytes());
+    filters.pass(Request { method, path, status })
 }
 
 /// The line of the log precedes the reason, and within it there is only one.
@@ -253,7 +248,7 @@ mod tests {
 
     fn by(time: Option<&str>, key: &str, line: &str) -> Result<(Micros, Option<String>, u64), String> {
         let mut members = Members::new(time.map(str::to_owned), key.into(), Cost::Field("cost".into()));
-        let entry = members.read(line.as_bytes()).map_err(Cow::into_owned)?;
+        let entry = members.read(line.as_bytes(), &Filters::default()).map_err(Cow::into_owned)?;
         Ok((entry.time, entry.key.map(Cow::into_owned), entry.cost))
     }
 
@@ -354,6 +349,6 @@ mod tests {
             assert!(read(line).is_err(), "{line}");
         }
         let mut members = Members::new(None, "key".into(), Cost::Always(1));
-        assert!(members.read(b"{\"time\":1,\"key\":\"\xff\"}").is_err());
+        assert!(members.read(b"{\"time\":1,\"key\":\"\xff\"}", &Filters::default()).is_err());
     }
 }
