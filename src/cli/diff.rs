@@ -57,11 +57,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         Ok(report) => report,
         Err(Failure::Usage(reason) | Failure::Log(reason)) => return fail(&reason, 2),
     };
-    report.summary.complaints().for_each(|line| complain(&line));
-    let is_empty = report.summary.span.is_none();
-    if is_empty {
-        complain("the logs have no request, so nothing is compared");
-    }
+    report.summary.complaints("compared").for_each(|line| complain(&line));
     let text = match (args.json, args.markdown) {
         (true, _) => report.json(),
         (_, true) => Markdown(&report).to_string(),
@@ -71,7 +67,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     let code = match report.excesses().next() {
         Some(_) => ExitCode::FAILURE,
         // A wrong log must not pass for a harmless change.
-        None if is_empty && args.fail_over.is_some() => ExitCode::from(2),
+        None if report.summary.span.is_none() && args.fail_over.is_some() => ExitCode::from(2),
         None => ExitCode::SUCCESS,
     };
     tell(&text, code, 2)

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::instant::text as instant;
 use super::reader::Format;
-use super::tally::Minute;
+use super::tally::{Minute, Peaks};
+use crate::cli::shown;
 use crate::config::visible;
 use crate::limit::drain::Over;
 use crate::limit::time::Micros;
@@ -21,7 +22,7 @@ pub(in crate::cli) struct Summary {
     /// The instants of the first and the last request, us.
     pub(in crate::cli) span: Option<(Micros, Micros)>,
     /// The minutes with the most requests.
-    pub(in crate::cli) peaks: Vec<Minute>,
+    pub(in crate::cli) peaks: Peaks,
     /// How the requests were charged.
     pub(in crate::cli) over: Over,
 }
@@ -43,8 +44,9 @@ pub(in crate::cli) struct Counts {
 }
 
 impl Summary {
-    /// Unreadable lines, and a warning if the order of the logs makes the result wrong.
-    pub(in crate::cli) fn complaints(&self) -> impl Iterator<Item = String> {
+    /// Unreadable lines, and a warning if the order of the logs makes the result wrong, or if they
+    /// are empty. `done` is the deed of the command.
+    pub(in crate::cli) fn complaints(&self, done: &str) -> impl Iterator<Item = String> {
         let Counts { requests, far_back, .. } = self.counts;
         // Up to a hundredth may come from a clock that was set back.
         let warning = (far_back > requests / 100).then(|| {
@@ -53,15 +55,16 @@ impl Summary {
                  not what would have been: give the logs in the order of their time, the oldest first"
             )
         });
-        self.unreadable.iter().cloned().chain(warning)
+        let empty = self.span.is_none().then(|| format!("the logs have no request, so nothing is {done}"));
+        self.unreadable.iter().cloned().chain(warning).chain(empty)
     }
 
-    /// The members of a JSON report.
-    pub(in crate::cli) fn json(&self) -> Value {
+    /// A report as one JSON document with these members, with a line end.
+    pub(in crate::cli) fn document(&self, members: Value) -> String {
         let Counts { lines, requests, unreadable, without_key, filtered, out_of_order, .. } = self.counts;
         let log = |(name, format): &(String, Option<Format>)| json!({"name": name, "format": format.map(Format::name)});
         let minute = |minute: &Minute| json!({"minute": instant(minute.start), "checks": minute.checks});
-        json!({
+        let mut report = json!({
             "logs": self.logs.iter().map(log).collect::<Vec<_>>(),
             "over": self.over.name(),
             "lines": lines,
@@ -73,8 +76,12 @@ impl Summary {
             "out_of_order": out_of_order,
             "from": self.span.map(|(first, _)| instant(first)),
             "to": self.span.map(|(_, last)| instant(last)),
-            "peak_minutes": self.peaks.iter().map(minute).collect::<Vec<_>>(),
-        })
+            "peak_minutes": self.peaks.highest.iter().map(minute).collect::<Vec<_>>(),
+        });
+        if let (Value::Object(report), Value::Object(members)) = (&mut report, members) {
+            report.extend(members);
+        }
+        shown::json(&format!("{report:#}\n"))
     }
 }
 

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::cli::offline::{Failure, LogArgs, Percentage, Summary, percent, read, share};
-use crate::cli::shown;
 use crate::config::inline::{QuotaSpec, quotas};
 use crate::limit::policy::{Algorithm, Applied, Policy};
 use crate::limit::quota::{MAX_UNITS, Quota};
@@ -57,7 +56,7 @@ struct Proposal {
 }
 
 pub(super) struct Report {
-    summary: Summary,
+    pub(super) summary: Summary,
     policy: Arc<Policy>,
     most: Percentage,
     clients: usize,
@@ -182,21 +181,17 @@ impl Requests {
 }
 
 impl Report {
-    pub(super) fn summary(&self) -> &Summary {
-        &self.summary
-    }
-
-    /// One JSON document, with a line end.
-    pub(super) fn json(&self) -> String {
-        let mut report = self.summary.json();
-        report["policy"] = json!(self.policy.name);
-        report["at_most"] = json!(self.most.to_string());
-        report["clients"] = json!(self.clients);
-        report["checks"] = json!(self.checks);
-        report["listed"] = json!(self.uncounted.listed);
-        report["refused_keys"] = json!(self.uncounted.refused);
-        report["proposals"] = self.proposals.iter().map(|proposal| self.proposal(proposal)).collect();
-        shown::json(&format!("{report:#}\n"))
+    /// The members of a document besides those of the summary.
+    pub(super) fn members(&self) -> Value {
+        json!({
+            "policy": self.policy.name,
+            "at_most": self.most.to_string(),
+            "clients": self.clients,
+            "checks": self.checks,
+            "listed": self.uncounted.listed,
+            "refused_keys": self.uncounted.refused,
+            "proposals": self.proposals.iter().map(|proposal| self.proposal(proposal)).collect::<Vec<_>>(),
+        })
     }
 
     fn proposal(&self, Proposal { quota, clients, checks, highest }: &Proposal) -> Value {
