@@ -18,7 +18,7 @@ mod markdown;
 
 use changes::{Changed, Changes};
 use markdown::Markdown;
-use report::Report;
+use report::DiffReport;
 
 /// Compares two configurations by their decisions on a log, offline.
 #[derive(Debug, clap::Args)]
@@ -90,7 +90,7 @@ fn both(args: &Args) -> Option<[Policies; 2]> {
     Some([old?, new?])
 }
 
-fn compare(args: &Args, old: &Policies, new: &Policies) -> Result<Report, Failure> {
+fn compare(args: &Args, old: &Policies, new: &Policies) -> Result<DiffReport, Failure> {
     let changes = Changes::between(&old.by_name, &new.by_name, &args.policies).map_err(Failure::Usage)?;
     let Changes { added, removed, changed, unchanged } = changes;
     let over = args.logs.over();
@@ -99,5 +99,5 @@ fn compare(args: &Args, old: &Policies, new: &Policies) -> Result<Report, Failur
     let (summary, results) = offline::decide(&args.logs, trials)?;
     let policies = settings.into_iter().zip(results).collect();
     let [old, new] = [&args.old, &args.new].map(|file| origin(file));
-    Ok(Report { old, new, summary, added, removed, unchanged, policies, fail_over: args.fail_over.clone() })
+    Ok(DiffReport { old, new, summary, added, removed, unchanged, policies, fail_over: args.fail_over.clone() })
 }

@@ -47,7 +47,7 @@ pub(super) struct Args {
 }
 
 /// The result of a replay.
-struct Report {
+struct ReplayReport {
     summary: Summary,
     trials: Vec<Trial>,
 }
@@ -74,7 +74,7 @@ fn report(args: &Args) -> Result<String, Failure> {
     let (top, over) = (args.logs.top(), args.logs.over());
     let trials = policies.into_iter().map(|policy| Trial::new(None, policy, over, top)).collect();
     let (summary, trials) = offline::decide(&args.logs, trials)?;
-    let report = Report { summary, trials };
+    let report = ReplayReport { summary, trials };
     let members = || json!({"policies": report.trials.iter().map(members_of).collect::<Vec<_>>()});
     Ok(told(&report.summary, args.json, members, &report))
 }
@@ -122,7 +122,7 @@ fn members_of(Trial { policy, counts, newly_denied: denied, denials, .. }: &Tria
 }
 
 /// For people; every line ends with a line end.
-impl fmt::Display for Report {
+impl fmt::Display for ReplayReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.summary)?;
         let names = self.trials.iter().map(|trial| trial.policy.name.len());

@@ -7,7 +7,7 @@
 use std::fmt::{self, Formatter};
 
 use super::changes::SettingChange;
-use super::report::{Report, count};
+use super::report::{DiffReport, count};
 use crate::cli::offline::{Marked, Minute, Trial, instant, percent};
 use crate::config::visible;
 
@@ -15,7 +15,7 @@ use crate::config::visible;
 const LONGEST: usize = 120;
 
 /// A report as Markdown; every line ends with a line end.
-pub(super) struct Markdown<'r>(pub(super) &'r Report);
+pub(super) struct Markdown<'r>(pub(super) &'r DiffReport);
 
 impl fmt::Display for Markdown<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

@@ -9,7 +9,7 @@ use crate::cli::offline::{Marked, Minute, Percentage, Summary, Trial, instant, p
 use crate::config::visible;
 
 /// The result of a diff.
-pub(super) struct Report {
+pub(super) struct DiffReport {
     /// The names of the files.
     pub(super) old: String,
     pub(super) new: String,
@@ -23,7 +23,7 @@ pub(super) struct Report {
     pub(super) fail_over: Option<Percentage>,
 }
 
-impl Report {
+impl DiffReport {
     /// The policies that newly deny more than `--fail-over` permits.
     pub(super) fn exceeding(&self) -> impl Iterator<Item = (&Trial, &Percentage)> {
         let results = self.policies.iter().filter_map(|(_, result)| Some((result, self.fail_over.as_ref()?)));
@@ -88,7 +88,7 @@ fn side(side: &Marked, checks: u64) -> Value {
 }
 
 /// For people; every line ends with a line end.
-impl fmt::Display for Report {
+impl fmt::Display for DiffReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} -> {}\n{}", visible(&self.old), visible(&self.new), self.summary)?;
         for (label, names) in [("added", &self.added), ("removed", &self.removed)] {
