@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::entry::Entry;
-use super::filters::{Filters, Request};
+use super::filters::{Filters, RequestParts};
 use super::{Failure, client};
 use crate::limit::time::Micros;
 
@@ -76,7 +76,7 @@ impl Wanted {
         let of = |field: Field| fields.values[field as usize];
         let key = if self.key == Field::Forwarded { forwarded(of(self.key))? } else { of(self.key) };
         let key = client::key_of(key, matches!(self.key, Field::Client | Field::Forwarded))?;
-        let request = Request { method: of(Field::Method), path: of(Field::Path), status: of(Field::Status) };
+        let request = RequestParts { method: of(Field::Method), path: of(Field::Path), status: of(Field::Status) };
         let cost = self.cost.map_or(fields.sent, Ok)?;
         Ok(Entry { time: fields.time, key, cost, passes: filters.pass(request) })
     }

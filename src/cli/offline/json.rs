@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::client;
 use super::entry::{Cost, Entry};
 use super::field::path;
-use super::filters::{Filters, Request};
+use super::filters::{Filters, RequestParts};
 use super::instant;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
@@ -21,56 +21,18 @@ use crate::limit::time::{MICROS_PER_SECOND, Micros};
 const TIME: &str = "time";
 
 /// Members with a time in logs of servers, the most exact first.
-const TIMES: [&str; 24] = [
-    "ts",
-    "msec",
-    "@timestamp",
-    "timestamp",
-    "time_iso8601",
-    "time_local",
-    "start_time",
-    "startTime",
-    "StartUTC",
-    "EdgeStartTimestamp",
-    "started_at",
-    "requestTimeEpoch",
-    "requestTime",
-    "reqTimeSec",
-    "datetime",
-    "date",
-    "eventTime",
-    "timeMillis",
-    "timeUnixNano",
-    "time_unix",
-    "_time",
-    "__REALTIME_TIMESTAMP",
-    "asctime",
-    "logged_at",
-];
+const TIMES: &str = "\
+    ts msec @timestamp timestamp time_iso8601 time_local start_time startTime StartUTC \
+    EdgeStartTimestamp started_at requestTimeEpoch requestTime reqTimeSec datetime date \
+    eventTime timeMillis timeUnixNano time_unix _time __REALTIME_TIMESTAMP asctime logged_at";
 
 /// Members with the parts of a request in logs of servers.
-const METHODS: [&str; 6] =
-    ["method", "request.method", "request_method", "httpMethod", "ClientRequestMethod", "RequestMethod"];
-const PATHS: [&str; 9] = [
-    "path",
-    "uri",
-    "url",
-    "request.uri",
-    "request.path",
-    "request_uri",
-    "ClientRequestURI",
-    "RequestPath",
-    "requestPath",
-];
-const STATUSES: [&str; 7] = [
-    "status",
-    "status_code",
-    "response_code",
-    "EdgeResponseStatus",
-    "DownstreamStatus",
-    "statusCode",
-    "response.status",
-];
+const METHODS: &str = "method request.method request_method httpMethod ClientRequestMethod RequestMethod";
+const PATHS: &str = "\
+    path uri url request.uri request.path request_uri ClientRequestURI RequestPath requestPath";
+const STATUSES: &str = "\
+    status status_code response_code EdgeResponseStatus DownstreamStatus statusCode \
+    response.status";
 
 /// Two forms of one instant differ by less: us.
 const CLOSE: Micros = 2 * MICROS_PER_SECOND;
@@ -101,7 +63,7 @@ impl Members {
         Self { time, key, cost }
     }
 
-    /// See [`super::reader::Reader::read`].
+    /// See [`super::reader::LogReader::read`].
     pub(super) fn read(&mut self, line: &[u8], filters: &Filters) -> Result<Entry<'static>, Cow<'static, str>> {
         let object: Object<'_> = serde_json::from_slice(line).map_err(reason)?;
         let name = match &mut self.time {
@@ -121,20 +83,20 @@ impl Members {
 
 /// Whether the request of an object passes the filters, by the usual names of its parts.
 fn passes(object: &Object<'_>, filters: &Filters) -> bool {
-    let text = |names: &[&str]| match names.iter().find_map(|name| find(object, name))? {
+    let text = |names: &str| match names.split(' ').find_map(|name| find(object, name))? {
         Value::String(text) => Some(text),
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     };
     // Nginx writes the first line of the request as one text.
-    let line = text(&["request"]).unwrap_or_default();
+    let line = text("request").unwrap_or_default();
     let mut words = line.split(' ').map(str::to_owned);
     let (method, target) = (words.next(), words.next());
-    let method = text(&METHODS).or(method).unwrap_or_default();
-    let target = text(&PATHS).or(target).unwrap_or_default();
-    let status = text(&STATUSES).unwrap_or_default();
+    let method = text(METHODS).or(method).unwrap_or_default();
+    let target = text(PATHS).or(target).unwrap_or_default();
+    let status = text(STATUSES).unwrap_or_default();
     let (method, path, status) = (method.as_bytes(), path(target.as_bytes()), status.as_bytes());
-    filters.pass(Request { method, path, status })
+    filters.pass(RequestParts { method, path, status })
 }
 
 /// The line of the log precedes the reason, and within it there is only one.
@@ -170,7 +132,7 @@ fn time_of_line(object: &Object<'_>) -> Result<String, Cow<'static, str>> {
     if object.contains_key(&Name(TIME.into())) {
         return Ok(TIME.to_owned());
     }
-    let found: Vec<_> = TIMES.iter().filter_map(|name| Some((*name, time_of(&value(name)?).ok()?))).collect();
+    let found: Vec<_> = TIMES.split(' ').filter_map(|name| Some((name, time_of(&value(name)?).ok()?))).collect();
     match found.as_slice() {
         [] => Err("no member `time`: name the one with the time by --time".into()),
         [(name, first), others @ ..] => match others.iter().find(|(_, other)| other.abs_diff(*first) > CLOSE) {

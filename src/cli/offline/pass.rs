@@ -8,8 +8,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::entry::Entry;
 use super::lines::Lines;
-use super::reader::{Format, READABLE, Reader};
-use super::summary::{Counts, Summary};
+use super::reader::{Format, LogReader, READABLE};
+use super::summary::{LineCounts, Summary};
 use super::tally::{MINUTE, Peaks};
 use super::{Failure, LogArgs};
 use crate::config::{is_standard_input, origin, visible};
@@ -49,7 +49,7 @@ struct Log {
 pub(in crate::cli) fn read(options: &LogArgs, decide: impl FnMut(Micros, &str, u64)) -> Result<Summary, Failure> {
     let summary = Summary {
         logs: Vec::new(),
-        counts: Counts::default(),
+        counts: LineCounts::default(),
         unreadable: Vec::new(),
         span: None,
         peaks: Peaks::new(|minute| minute.checks, options.top()),
@@ -92,7 +92,7 @@ impl<F: FnMut(Micros, &str, u64)> Pass<'_, F> {
         if let Some(fault) = lines.fault().map_err(failed)? {
             return Err(Failure::Log(format!("{name} {fault}")));
         }
-        let mut reader = Reader::new(self.options)?;
+        let mut reader = LogReader::new(self.options)?;
         while let Some(line) = lines.next().map_err(failed)? {
             number += 1;
             let read = match line {
@@ -127,7 +127,7 @@ impl<F: FnMut(Micros, &str, u64)> Pass<'_, F> {
     /// # Errors
     /// When there are lines, but none has the key: the wrong one is named.
     fn check_keys(&self) -> Result<(), Failure> {
-        let Counts { requests, without_key, filtered, .. } = self.summary.counts;
+        let LineCounts { requests, without_key, filtered, .. } = self.summary.counts;
         if requests == 0 && without_key == 0 && filtered > 0 {
             return Err(Failure::Log(format!(
                 "none of {filtered} requests passes --path, --method and --status: a request of JSON lines has them as \

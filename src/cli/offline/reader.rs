@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use clap::ValueEnum;
+
 use super::entry::{Cost, Entry};
 use super::field::{Field, Wanted};
 use super::filters::Filters;
@@ -33,14 +35,9 @@ pub(in crate::cli) enum Format {
 }
 
 impl Format {
-    pub(in crate::cli) fn name(self) -> &'static str {
-        match self {
-            Self::Common => "common",
-            Self::Combined => "combined",
-            Self::Json => "json",
-            Self::W3c => "w3c",
-            Self::Alb => "alb",
-        }
+    /// As `--format` has it.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
     /// The name of the key if no flag names one.
@@ -72,7 +69,7 @@ impl Format {
 }
 
 /// Reads the lines of one log.
-pub(super) struct Reader<'o> {
+pub(super) struct LogReader<'o> {
     options: &'o LogArgs,
     shipper: Shipper,
     format: Option<(Format, Parser)>,
@@ -91,7 +88,7 @@ enum Parser {
 /// The data of a line, none if it has no request, or the reason why it cannot be read.
 type Read<'a> = Result<Option<Entry<'a>>, Cow<'static, str>>;
 
-impl<'o> Reader<'o> {
+impl<'o> LogReader<'o> {
     /// # Errors
     /// When a format is given that has no such field.
     pub(super) fn new(options: &'o LogArgs) -> Result<Self, Failure> {

@@ -16,7 +16,7 @@ use crate::limit::time::Micros;
 pub(in crate::cli) struct Summary {
     /// Each log with its format, none if it is empty.
     pub(super) logs: Vec<(String, Option<Format>)>,
-    pub(in crate::cli) counts: Counts,
+    pub(in crate::cli) counts: LineCounts,
     /// `access.log:17: why`, for the first few unreadable lines.
     pub(in crate::cli) unreadable: Vec<String>,
     /// The instants of the first and the last request, us.
@@ -28,7 +28,7 @@ pub(in crate::cli) struct Summary {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::cli) struct Counts {
+pub(in crate::cli) struct LineCounts {
     /// All lines except blank ones.
     pub(super) lines: u64,
     /// Lines that contain a request.
@@ -47,7 +47,7 @@ impl Summary {
     /// Unreadable lines, and a warning if the order of the logs makes the result wrong, or if they
     /// are empty. `done` is the deed of the command.
     pub(in crate::cli) fn complaints(&self, done: &str) -> impl Iterator<Item = String> {
-        let Counts { requests, far_back, .. } = self.counts;
+        let LineCounts { requests, far_back, .. } = self.counts;
         // Up to a hundredth may come from a clock that was set back.
         let warning = (far_back > requests / 100).then(|| {
             format!(
@@ -61,7 +61,7 @@ impl Summary {
 
     /// A report as one JSON document with these members, with a line end.
     pub(in crate::cli) fn document(&self, members: Value) -> String {
-        let Counts { lines, requests, unreadable, without_key, filtered, out_of_order, .. } = self.counts;
+        let LineCounts { lines, requests, unreadable, without_key, filtered, out_of_order, .. } = self.counts;
         let log = |(name, format): &(String, Option<Format>)| json!({"name": name, "format": format.map(Format::name)});
         let minute = |minute: &Minute| json!({"minute": instant(minute.start), "checks": minute.checks});
         let mut report = json!({
@@ -89,7 +89,7 @@ impl Summary {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, format) in &self.logs {
-            writeln!(f, "{}: {}", visible(name), format.map_or("empty", Format::name))?;
+            writeln!(f, "{}: {}", visible(name), format.map_or("empty".to_owned(), Format::name))?;
         }
         writeln!(f, "{}", self.counts)?;
         match self.span {
@@ -99,7 +99,7 @@ impl fmt::Display for Summary {
     }
 }
 
-impl fmt::Display for Counts {
+impl fmt::Display for LineCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { lines, requests, unreadable, without_key, filtered, out_of_order, .. } = self;
         write!(f, "{lines} lines, {requests} requests, {unreadable} unreadable, {without_key} without a key, ")?;

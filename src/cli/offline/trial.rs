@@ -19,7 +19,7 @@ pub(in crate::cli) struct Trial {
     before: Option<Decider>,
     after: Decider,
     pub(in crate::cli) policy: Arc<Policy>,
-    pub(in crate::cli) counts: Counts,
+    pub(in crate::cli) counts: CheckCounts,
     /// With the units that were not charged, or in a comparison all requested units.
     pub(in crate::cli) newly_denied: Marked,
     pub(in crate::cli) newly_allowed: Marked,
@@ -28,7 +28,7 @@ pub(in crate::cli) struct Trial {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::cli) struct Counts {
+pub(in crate::cli) struct CheckCounts {
     /// Decided checks. Refused ones are among them only in a comparison, as denied.
     pub(in crate::cli) checks: u64,
     /// Requested units of these checks.
@@ -48,7 +48,7 @@ impl Trial {
             before: before.map(|policy| Decider::new(policy, over)),
             after: Decider::new(after.clone(), over),
             policy: after,
-            counts: Counts::default(),
+            counts: CheckCounts::default(),
             newly_denied: Marked::new(minutes),
             newly_allowed: Marked::new(minutes),
             denials: BTreeMap::new(),

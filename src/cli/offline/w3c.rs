@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::client;
 use super::entry::{Cost, Entry};
 use super::field::{Field, path};
-use super::filters::{Filters, Request};
+use super::filters::{Filters, RequestParts};
 use super::instant::{self, LastInstant};
 
 /// The columns of the fields of an access log.
@@ -68,7 +68,7 @@ impl W3c {
             .any(|directive| line.starts_with(directive.as_bytes()))
     }
 
-    /// See [`super::reader::Reader::read`]. None for a line about the log itself.
+    /// See [`super::reader::LogReader::read`]. None for a line about the log itself.
     pub(super) fn read<'a>(
         &mut self,
         line: &'a [u8],
@@ -100,7 +100,7 @@ impl W3c {
         };
         let [method, target, status] =
             columns.request.map(|place| place.map_or(&b""[..], |place| values[place].as_bytes()));
-        let passes = filters.pass(Request { method, path: path(target), status });
+        let passes = filters.pass(RequestParts { method, path: path(target), status });
         let key = client::key_of(values[columns.key].as_bytes(), columns.is_host)?;
         let cost = match (&self.cost, columns.cost.map(|place| values[place])) {
             (Cost::Always(cost), _) => *cost,
