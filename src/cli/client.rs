@@ -1,10 +1,12 @@
-//! A small client for a running node: one HTTP/1.1 call over one connection.
+//! A small client for a running node: HTTP/1.1 calls, each over a connection of its own or a given
+//! one.
 
 use std::fmt;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -30,6 +32,9 @@ const MAX_ANSWER: usize = 4 * 1024 * 1024;
 
 /// Largest status line and header fields of an answer together, bytes.
 const MAX_HEAD: usize = 64 * 1024;
+
+/// An open connection to a node.
+pub(super) type Connection = SendRequest<Full<Bytes>>;
 
 /// Which node to ask.
 #[derive(Debug, clap::Args)]
@@ -139,6 +144,19 @@ impl Node {
         self.call(Method::PUT, path, body.to_string().into())
     }
 
+    /// As [`Node::put`], over `connection` as long as the node keeps it open.
+    ///
+    /// # Errors
+    /// As [`Node::get`].
+    pub(super) async fn put_over(
+        &self,
+        connection: &mut Option<Connection>,
+        path: &str,
+        body: &serde_json::Value,
+    ) -> Result<Answer, String> {
+        self.access.call_over(connection, &self.url, Method::PUT, path, body.to_string().into()).await
+    }
+
     /// Calls `DELETE path`, with a JSON body if there is one.
     ///
     /// # Errors
@@ -169,28 +187,50 @@ impl Access {
     /// # Errors
     /// As [`Node::get`].
     pub(super) fn call(&self, url: &str, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
+        block_on(self.call_over(&mut None, url, method, path, body))
+    }
+
+    async fn call_over(
+        &self,
+        connection: &mut Option<Connection>,
+        url: &str,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Answer, String> {
         let target: Target = url.parse()?;
-        let answer = async {
-            let asked = tokio::time::timeout(TIMEOUT, self.ask(&target, method, path, body)).await;
-            asked.unwrap_or_else(|_| Err("no answer within 5 seconds".into()))
-        };
-        block_on(answer).map_err(|reason| format!("{target}: {reason}"))
+        let asked = tokio::time::timeout(TIMEOUT, self.ask(connection, &target, method, path, body)).await;
+        let answer = asked.unwrap_or_else(|_| {
+            // The answer may still arrive there.
+            *connection = None;
+            Err("no answer within 5 seconds".into())
+        });
+        answer.map_err(|reason| format!("{target}: {reason}"))
     }
 
     /// Returns the whole answer to one call.
     ///
     /// # Errors
     /// When there is none, or it is too long.
-    pub(super) async fn ask(&self, target: &Target, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
-        Answer::read(self.send(target, method, path, body).await?).await
+    pub(super) async fn ask(
+        &self,
+        connection: &mut Option<Connection>,
+        target: &Target,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Answer, String> {
+        Answer::read(self.send(connection, target, method, path, body).await?).await
     }
 
-    /// Sends one call, and returns its answer before the body has arrived.
+    /// Sends one call, and returns its answer before the body has arrived. A call that fails over a
+    /// used connection is sent again over a new one: the node may have ended the first.
     ///
     /// # Errors
     /// When there is none.
     pub(super) async fn send(
         &self,
+        connection: &mut Option<Connection>,
         target: &Target,
         method: Method,
         path: &str,
@@ -206,12 +246,23 @@ impl Access {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body))
             .map_err(|error| error.to_string())?;
+        if let Some(used) = connection
+            && used.ready().await.is_ok()
+            && let Ok(response) = used.send_request(request.clone()).await
+        {
+            return Ok(response);
+        }
+        let new = connection.insert(self.connect(target).await?);
+        new.send_request(request).await.map_err(|error| unanswered(&error, target))
+    }
+
+    async fn connect(&self, target: &Target) -> Result<Connection, String> {
         let host = target.host.as_str();
         let stream = TcpStream::connect((host, target.port)).await.map_err(|error| error.to_string())?;
         if target.encrypted {
-            return exchange(self.tls.connect(host, stream).await?, target, request).await;
+            return greet(self.tls.connect(host, stream).await?).await;
         }
-        exchange(stream, target, request).await
+        greet(stream).await
     }
 }
 
@@ -229,19 +280,12 @@ impl Answer {
     }
 }
 
-/// Sends one call over `stream`.
-async fn exchange(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    target: &Target,
-    request: Request<Full<Bytes>>,
-) -> Result<Response<Incoming>, String> {
-    let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
-        .max_buf_size(MAX_HEAD)
-        .handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| error.to_string())?;
+/// Starts HTTP/1.1 over `stream`.
+async fn greet(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Connection, String> {
+    let handshake = http1::Builder::new().max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = handshake.map_err(|error| error.to_string())?;
     tokio::spawn(connection);
-    sender.send_request(request).await.map_err(|error| unanswered(&error, target))
+    Ok(sender)
 }
 
 /// The reason for a missing answer. A TLS listener never answers plain HTTP in HTTP.

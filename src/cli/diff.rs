@@ -18,7 +18,7 @@ mod markdown;
 
 use changes::{Changed, Changes};
 use markdown::Markdown;
-use report::Report;
+use report::DiffReport;
 
 /// Compares two configurations by their decisions on a log, offline.
 #[derive(Debug, clap::Args)]
@@ -57,11 +57,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         Ok(report) => report,
         Err(Failure::Usage(reason) | Failure::Log(reason)) => return fail(&reason, 2),
     };
-    report.summary.complaints().for_each(|line| complain(&line));
-    let is_empty = report.summary.span.is_none();
-    if is_empty {
-        complain("the logs have no request, so nothing is compared");
-    }
+    report.summary.complaints("compared").for_each(|line| complain(&line));
     let text = match (args.json, args.markdown) {
         (true, _) => report.json(),
         (_, true) => Markdown(&report).to_string(),
@@ -71,7 +67,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     let code = match report.excesses().next() {
         Some(_) => ExitCode::FAILURE,
         // A wrong log must not pass for a harmless change.
-        None if is_empty && args.fail_over.is_some() => ExitCode::from(2),
+        None if report.summary.span.is_none() && args.fail_over.is_some() => ExitCode::from(2),
         None => ExitCode::SUCCESS,
     };
     tell(&text, code, 2)
@@ -94,7 +90,7 @@ fn both(args: &Args) -> Option<[Policies; 2]> {
     Some([old?, new?])
 }
 
-fn compare(args: &Args, old: &Policies, new: &Policies) -> Result<Report, Failure> {
+fn compare(args: &Args, old: &Policies, new: &Policies) -> Result<DiffReport, Failure> {
     let changes = Changes::between(&old.by_name, &new.by_name, &args.policies).map_err(Failure::Usage)?;
     let Changes { added, removed, changed, unchanged } = changes;
     let over = args.logs.over();
@@ -103,5 +99,5 @@ fn compare(args: &Args, old: &Policies, new: &Policies) -> Result<Report, Failur
     let (summary, results) = offline::decide(&args.logs, trials)?;
     let policies = settings.into_iter().zip(results).collect();
     let [old, new] = [&args.old, &args.new].map(|file| origin(file));
-    Ok(Report { old, new, summary, added, removed, unchanged, policies, fail_over: args.fail_over.clone() })
+    Ok(DiffReport { old, new, summary, added, removed, unchanged, policies, fail_over: args.fail_over.clone() })
 }

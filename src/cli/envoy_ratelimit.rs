@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
@@ -47,104 +48,18 @@ pub(super) fn run(args: &Args) -> ExitCode {
     serve::run_node(Ok(Setup { file: None, text: Some(Source { origin, text, file: None }), overrides }))
 }
 
-/// A variable that this node does not read.
-struct Unread {
-    name: &'static str,
-    /// The value that means what this node does anyway.
-    harmless: Option<&'static str>,
-    is_error: bool,
-    advice: &'static str,
+/// All variables of the reference without a counterpart, one a line: `error` or `warning`, the
+/// name, the value that means what this node does anyway or a dash, and the advice. The reference
+/// ignores the variables of memcached beside Redis, too.
+const UNREAD: &str = include_str!("envoy_ratelimit/unread.txt");
+
+/// The columns of [`UNREAD`].
+fn unread() -> impl Iterator<Item = [&'static str; 4]> {
+    UNREAD.lines().map(|line| {
+        let mut columns = line.splitn(4, ' ');
+        std::array::from_fn(|_| columns.next().unwrap_or_default())
+    })
 }
-
-const fn refused(name: &'static str, harmless: Option<&'static str>, advice: &'static str) -> Unread {
-    Unread { name, harmless, is_error: true, advice }
-}
-
-const fn ignored(name: &'static str, harmless: Option<&'static str>, advice: &'static str) -> Unread {
-    Unread { name, harmless, is_error: false, advice }
-}
-
-const FALSE: Option<&str> = Some("false");
-const NO_POOL: &str = "Tollgate has one connection for each primary and thread, and no pool";
-const NO_STATSD: &str = "Tollgate sends no statsd: set USE_PROMETHEUS=true";
-const ONE_REDIS: &str = "Tollgate counts every unit in the Redis of REDIS_URL";
-const BACKOFF: &str = "Tollgate tries again after 1 s at first, and after 30 s at most";
-const TRACES: &str = "OTEL_EXPORTER_OTLP_ENDPOINT turns traces on, and the other variables `OTEL_*` set them";
-const FIELDS: &str = "the fields are `RateLimit-Policy`, `RateLimit` and `Retry-After`";
-
-/// All variables of the reference without a counterpart. The reference ignores the variables of
-/// memcached beside Redis, too.
-const UNREAD: &[Unread] = &[
-    refused("BACKEND_TYPE", Some("redis"), "Tollgate counts in Redis: unset it"),
-    refused("GRPC_UDS", None, "Tollgate serves gRPC over TCP: set GRPC_HOST and GRPC_PORT"),
-    refused(
-        "GRPC_CLIENT_TLS_SAN",
-        None,
-        "Tollgate accepts every certificate of GRPC_CLIENT_TLS_CACERT: unset it",
-    ),
-    refused("CONFIG_GRPC_XDS_NODE_METADATA", None, "Tollgate sends the control plane no metadata: unset it"),
-    refused(
-        "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
-        None,
-        "Tollgate sends the control plane no fields: unset it",
-    ),
-    refused("PROMETHEUS_PATH", Some("/metrics"), "Tollgate serves `/metrics`: unset it"),
-    refused("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", FALSE, "Tollgate exposes seconds: unset it"),
-    refused(
-        "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
-        FALSE,
-        "Tollgate always verifies the name of Redis: unset it",
-    ),
-    refused(
-        "REDIS_SENTINEL_AUTH",
-        None,
-        "write a file with `store.sentinel.password_file`, for `tollgate serve`",
-    ),
-    refused("SHADOW_MODE", FALSE, "set `shadow_mode` in the rules"),
-    refused("QUOTA_MODE", FALSE, "set `quota_mode` in the rules"),
-    refused("MERGE_DOMAIN_CONFIG", FALSE, "a domain has one file or resource: merge them"),
-    ignored("DEBUG_HOST", None, "Tollgate has no debug port: its dashboard is at 127.0.0.1:7070"),
-    ignored("DEBUG_PORT", None, "Tollgate has no debug port: its dashboard is at 127.0.0.1:7070"),
-    ignored("GRPC_MAX_CONNECTION_AGE_GRACE", None, "Tollgate ends a connection when its calls have ended"),
-    ignored("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", None, BACKOFF),
-    ignored("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", None, BACKOFF),
-    ignored("XDS_CLIENT_BACKOFF_MAX_INTERVAL", None, BACKOFF),
-    ignored("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", None, BACKOFF),
-    ignored("XDS_CLIENT_BACKOFF_JITTER", None, BACKOFF),
-    ignored("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", None, "Tollgate accepts sets up to 16 MiB"),
-    ignored("USE_DOG_STATSD", FALSE, NO_STATSD),
-    ignored("USE_DOG_STATSD_MOGRIFIERS", None, NO_STATSD),
-    ignored("USE_STATSD", FALSE, NO_STATSD),
-    ignored("EXTRA_TAGS", None, "set labels where Prometheus scrapes"),
-    ignored("PROMETHEUS_MAPPER_YAML", None, "Tollgate names its metrics as the mapper of Envoy Gateway does"),
-    ignored("RUNTIME_IGNOREDOTFILES", Some("true"), "Tollgate ignores files whose name begins with a dot"),
-    ignored("EXPIRATION_JITTER_MAX_SECONDS", None, "Tollgate's keys expire when their windows end"),
-    ignored("LOCAL_CACHE_SIZE_IN_BYTES", None, "Tollgate's pre-filter remembers up to 250,000 denials"),
-    ignored("LIMIT_LIMIT_HEADER", None, FIELDS),
-    ignored("LIMIT_REMAINING_HEADER", None, FIELDS),
-    ignored("LIMIT_RESET_HEADER", None, FIELDS),
-    ignored("RESPONSE_DYNAMIC_METADATA", FALSE, "answers have dynamic metadata if a counted rule has `metadata`"),
-    ignored("TRACING_ENABLED", FALSE, TRACES),
-    ignored("TRACING_SERVICE_NAME", None, TRACES),
-    ignored("TRACING_SERVICE_NAMESPACE", None, TRACES),
-    ignored("TRACING_SERVICE_INSTANCE_ID", None, TRACES),
-    ignored("TRACING_EXPORTER_PROTOCOL", None, TRACES),
-    ignored("TRACING_SAMPLING_RATE", None, TRACES),
-    ignored("REDIS_POOL_SIZE", None, NO_POOL),
-    ignored("REDIS_POOL_ON_EMPTY_BEHAVIOR", None, NO_POOL),
-    ignored("REDIS_PIPELINE_WINDOW", None, NO_POOL),
-    ignored("REDIS_PIPELINE_LIMIT", None, NO_POOL),
-    ignored("REDIS_CLUSTER_PIPELINE_PARALLELISM", None, NO_POOL),
-    ignored("REDIS_PERSECOND", FALSE, ONE_REDIS),
-    ignored(
-        "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
-        FALSE,
-        "Tollgate stays ready and counts by itself without Redis",
-    ),
-    ignored("REDIS_STARTUP_INITIAL_INTERVAL", None, "Tollgate starts without Redis"),
-    ignored("REDIS_STARTUP_MAX_INTERVAL", None, "Tollgate starts without Redis"),
-    ignored("REDIS_STARTUP_MAX_ELAPSED_TIME", None, "Tollgate starts without Redis"),
-];
 
 /// The variables of the process that are not empty.
 struct Variables(BTreeMap<String, String>);
@@ -176,7 +91,7 @@ impl Translation {
     /// # Errors
     /// Each variable that is wrong or that this node cannot honour, with what would be right.
     fn of(variables: &Variables) -> Result<Self, Vec<String>> {
-        let mut reader = Reader { variables, faults: Vec::new(), warnings: Vec::new() };
+        let mut reader = VariableReader { variables, faults: Vec::new(), warnings: Vec::new() };
         reader.note_unread();
         let mut config = Map::new();
         let store = reader.store();
@@ -196,22 +111,22 @@ impl Translation {
 }
 
 /// Reads the variables and notes what is wrong.
-struct Reader<'a> {
+struct VariableReader<'a> {
     variables: &'a Variables,
     faults: Vec<String>,
     warnings: Vec<String>,
 }
 
-impl Reader<'_> {
+impl VariableReader<'_> {
     fn note_unread(&mut self) {
-        for Unread { name, harmless, is_error, advice } in UNREAD {
+        for [kind, name, harmless, advice] in unread() {
             let Some(value) = self.variables.get(name) else { continue };
             let means = go_bool(value).map_or_else(|| value.to_owned(), |flag| flag.to_string());
             // The value may be a secret.
-            match is_error {
-                _ if *harmless == Some(means.as_str()) => {}
-                true => self.faults.push(format!("{name} cannot be honoured: {advice}")),
-                false => self.warnings.push(format!("{name} has no effect: {advice}")),
+            match kind {
+                _ if harmless == means && harmless != "-" => {}
+                "error" => self.faults.push(format!("{name} cannot be honoured: {advice}")),
+                _ => self.warnings.push(format!("{name} has no effect: {advice}")),
             }
         }
     }
@@ -436,28 +351,7 @@ fn go_bool(text: &str) -> Option<bool> {
 
 /// A duration as Go reads it, such as `1h30m` or `1.5s`.
 fn go_duration(text: &str) -> Option<Duration> {
-    if text == "0" {
-        return Some(Duration::ZERO);
-    }
-    let (mut rest, mut sum) = (text, Duration::ZERO);
-    while !rest.is_empty() {
-        let digits = rest.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
-        let (number, after) = rest.split_at(digits);
-        let unit = after.find(|letter: char| letter.is_ascii_digit()).unwrap_or(after.len());
-        let (unit, after) = after.split_at(unit);
-        let seconds = match unit {
-            "h" => 3600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 1e-3,
-            "us" | "µs" => 1e-6,
-            "ns" => 1e-9,
-            _ => return None,
-        };
-        sum = sum.checked_add(Duration::try_from_secs_f64(number.parse::<f64>().ok()? * seconds).ok()?)?;
-        rest = after;
-    }
-    (!text.is_empty()).then_some(sum)
+    if text == "0" { Some(Duration::ZERO) } else { text.parse::<SignedDuration>().ok()?.try_into().ok() }
 }
 
 #[cfg(test)]
@@ -506,15 +400,17 @@ mod tests {
     #[test]
     fn every_variable_that_cannot_be_honoured_is_reported() {
         let redis = [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "a:1")];
-        for Unread { name, harmless, is_error, advice } in UNREAD {
+        assert_eq!(unread().count(), 49);
+        for [kind, name, harmless, advice] in unread() {
+            assert!(matches!(kind, "error" | "warning") && !advice.is_empty(), "{name}");
             let of = |value| Translation::of(&variables(&[&redis[..], &[(name, value)]].concat()));
             match of("true-or-other") {
-                Err(faults) => assert!(*is_error && faults[0].contains(advice), "{faults:?}"),
+                Err(faults) => assert!(kind == "error" && faults[0].contains(advice), "{faults:?}"),
                 Ok(Translation { warnings, .. }) => {
-                    assert!(!is_error && warnings.iter().any(|warning| warning.contains(advice)), "{name}");
+                    assert!(kind == "warning" && warnings.iter().any(|warning| warning.contains(advice)), "{name}");
                 }
             }
-            if let Some(harmless) = harmless {
+            if harmless != "-" {
                 assert_eq!(of(harmless).unwrap().warnings.len(), 1, "{name}");
             }
         }

@@ -29,7 +29,7 @@ pub(super) struct Args {
     #[arg(required_unless_present_any = ["gate", "domain"])]
     key: Option<String>,
     #[command(flatten)]
-    question: gate::Question,
+    question: gate::GateQuestion,
     /// A domain of Envoy, instead of a policy and a key.
     #[arg(long, conflicts_with_all = ["policy", "gate"], requires = "descriptor")]
     domain: Option<String>,

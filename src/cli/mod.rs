@@ -43,11 +43,7 @@ mod top;
 
 mod token;
 
-mod completions;
-
-mod man;
-
-mod schema;
+mod documents;
 
 pub mod bearer;
 
@@ -123,11 +119,11 @@ enum Command {
     /// Make tokens for callers.
     Token(token::Args),
     /// Print the completions of a shell, for its own folder of them.
-    Completions(completions::Args),
+    Completions(documents::Completions),
     /// Print the man page of the program, or of a command.
-    Man(man::Args),
+    Man(documents::Man),
     /// Print the JSON Schema of the configuration, for editors.
-    Schema(schema::Args),
+    Schema,
     /// Put load on a running node, by the program `tollgate-bench`.
     #[command(hide = true)]
     Bench(bench::Args),
@@ -214,9 +210,9 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Scripts(args) => (scripts::run(&args), 1),
         Command::Top(args) => (top::run(args), 1),
         Command::Token(args) => (token::run(&args), 1),
-        Command::Completions(args) => (completions::run(&args), 1),
-        Command::Man(args) => (man::run(&args), 1),
-        Command::Schema(args) => (schema::run(&args), 1),
+        Command::Completions(args) => (documents::completions(&args), 1),
+        Command::Man(args) => (documents::man(&args), 1),
+        Command::Schema => (documents::schema(), 1),
         Command::Bench(args) => (bench::run(&args), 2),
     };
     result.unwrap_or_else(|reason| fail(&reason, failed))

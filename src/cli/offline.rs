@@ -39,8 +39,6 @@ mod pass;
 
 mod summary;
 
-mod decider;
-
 mod trial;
 
 mod tally;
@@ -49,8 +47,8 @@ pub(super) use instant::text as instant;
 pub(super) use pass::read;
 pub(super) use percentage::Percentage;
 pub(super) use summary::{Summary, percent, share};
-pub(super) use tally::{MarkedChecks, Minute};
-pub(super) use trial::{Result as TrialResult, Trial};
+pub(super) use tally::{Marked, Minute};
+pub(super) use trial::Trial;
 
 use filters::Filters;
 use reader::Format;
@@ -104,7 +102,7 @@ pub(super) struct LogArgs {
 ///
 /// # Errors
 /// As [`read`].
-pub(super) fn decide(options: &LogArgs, mut trials: Vec<Trial>) -> Result<(Summary, Vec<TrialResult>), Failure> {
+pub(super) fn decide(options: &LogArgs, mut trials: Vec<Trial>) -> Result<(Summary, Vec<Trial>), Failure> {
     let summary = read(options, |now, key, cost| trials.iter_mut().for_each(|trial| trial.check(now, key, cost)))?;
     Ok((summary, trials.into_iter().map(|trial| trial.end(options.top())).collect()))
 }

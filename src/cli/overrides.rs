@@ -1,12 +1,11 @@
 //! `tollgate overrides`: lists and changes the overrides of a running node.
 
-use std::io::BufRead;
 use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
 use super::client::{Node, encoded, parameters};
-use super::{complain, print};
+use super::{block_on, complain, print};
 use crate::config::{span, visible};
 use crate::limit::time::MICROS_PER_MILLI;
 
@@ -119,7 +118,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
             let removed = changed(node.delete(&path(policy), Some(&body))?)?;
             print(if removed["removed"] == true { "removed\n" } else { "there was none\n" })?;
         }
-        Action::Import { policy, lower, node } => return import(node, policy, *lower),
+        Action::Import { policy, lower, node } => return block_on(import(node, policy, *lower)),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -149,18 +148,20 @@ impl Set {
 }
 
 /// Sets each line of standard input. A faulty one is reported, and the others follow.
-fn import(node: &Node, policy: &str, lower: bool) -> Result<ExitCode, String> {
-    let (mut set, mut faults) = (0, 0);
-    for (number, line) in std::io::stdin().lock().lines().enumerate() {
+async fn import(node: &Node, policy: &str, lower: bool) -> Result<ExitCode, String> {
+    let (mut set, mut faults, mut connection) = (0, 0, None);
+    for (number, line) in std::io::stdin().lines().enumerate() {
         let line = line.map_err(|error| format!("standard input: {error}"))?;
         if line.trim().is_empty() {
             continue;
         }
-        let entry: Result<Map<String, Value>, _> = serde_json::from_str(&line);
-        let put = entry.map_err(|error| format!("no JSON object: {error}")).and_then(|mut entry| {
-            entry.insert("lower".into(), json!(lower));
-            changed(node.put(&path(policy), &entry.into())?)
-        });
+        let put = match serde_json::from_str::<Map<String, Value>>(&line) {
+            Err(error) => Err(format!("no JSON object: {error}")),
+            Ok(mut entry) => {
+                entry.insert("lower".into(), json!(lower));
+                node.put_over(&mut connection, &path(policy), &entry.into()).await.and_then(changed)
+            }
+        };
         match put {
             Ok(_) => set += 1,
             Err(fault) => {

@@ -7,10 +7,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::offline::{
-    self, Failure, LOGS_HELP, LogArgs, Minute, Percentage, Summary, Trial, TrialResult, instant, percent, share,
-};
-use super::{complain, fail, load, shown, tell};
+use super::offline::{self, Failure, LOGS_HELP, LogArgs, Minute, Percentage, Summary, Trial, instant, percent, share};
+use super::{complain, fail, load, tell};
 use crate::config::Policies;
 use crate::limit::drain::Over;
 use crate::limit::policy::Policy;
@@ -49,50 +47,41 @@ pub(super) struct Args {
 }
 
 /// The result of a replay.
-struct Report {
+struct ReplayReport {
     summary: Summary,
-    policies: Vec<TrialResult>,
+    trials: Vec<Trial>,
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    let told = match &args.propose {
-        Some(most) => propose(args, most).map(|report| {
-            complain_of(report.summary());
-            if args.json { report.json() } else { report.to_string() }
-        }),
-        None => replay(args).map(|report| {
-            complain_of(&report.summary);
-            if args.json { report.json() } else { report.to_string() }
-        }),
-    };
-    match told {
+    match report(args) {
         Ok(text) => tell(&text, ExitCode::SUCCESS, 2),
         Err(Failure::Usage(reason)) => fail(&reason, 1),
         Err(Failure::Log(reason)) => fail(&reason, 2),
     }
 }
 
-fn complain_of(summary: &Summary) {
-    summary.complaints().for_each(|line| complain(&line));
-    if summary.span.is_none() {
-        complain("the logs have no request, so nothing is decided");
+/// The text of the report, after complaints about the logs.
+fn report(args: &Args) -> Result<String, Failure> {
+    args.logs.one_reader(&[&args.file])?;
+    let policies = policies(args)?;
+    if let Some(most) = &args.propose {
+        let [policy] = &policies[..] else {
+            return Err(Failure::Usage("--propose: name one policy, whose algorithm and keys count".to_owned()));
+        };
+        let report = propose::propose(policy.clone(), &args.logs, most, &args.windows)?;
+        return Ok(told(&report.summary, args.json, || report.members(), &report));
     }
-}
-
-fn propose(args: &Args, most: &Percentage) -> Result<propose::Report, Failure> {
-    args.logs.one_reader(&[&args.file])?;
-    let [policy] = &policies(args)?[..] else {
-        return Err(Failure::Usage("--propose: name one policy, whose algorithm and keys count".to_owned()));
-    };
-    propose::propose(policy.clone(), &args.logs, most, &args.windows)
-}
-
-fn replay(args: &Args) -> Result<Report, Failure> {
-    args.logs.one_reader(&[&args.file])?;
     let (top, over) = (args.logs.top(), args.logs.over());
-    let trials = policies(args)?.into_iter().map(|policy| Trial::new(None, policy, over, top)).collect();
-    let (summary, policies) = offline::decide(&args.logs, trials)?;
-    Ok(Report { summary, policies })
+    let trials = policies.into_iter().map(|policy| Trial::new(None, policy, over, top)).collect();
+    let (summary, trials) = offline::decide(&args.logs, trials)?;
+    let report = ReplayReport { summary, trials };
+    let members = || json!({"policies": report.trials.iter().map(members_of).collect::<Vec<_>>()});
+    Ok(told(&report.summary, args.json, members, &report))
+}
+
+fn told(summary: &Summary, json: bool, members: impl FnOnce() -> Value, report: &impl fmt::Display) -> String {
+    summary.complaints("decided").for_each(|line| complain(&line));
+    if json { summary.document(members()) } else { report.to_string() }
 }
 
 /// The named policies, in that order.
@@ -111,16 +100,7 @@ fn policies(args: &Args) -> Result<Vec<Arc<Policy>>, Failure> {
     Ok(named)
 }
 
-impl Report {
-    /// One JSON document, with a line end.
-    fn json(&self) -> String {
-        let mut report = self.summary.json();
-        report["policies"] = self.policies.iter().map(policy).collect();
-        shown::json(&format!("{report:#}\n"))
-    }
-}
-
-fn policy(TrialResult { policy, counts, newly_denied: denied, denials, .. }: &TrialResult) -> Value {
+fn members_of(Trial { policy, counts, newly_denied: denied, denials, .. }: &Trial) -> Value {
     let minute =
         |minute: &Minute| json!({"minute": instant(minute.start), "checks": minute.checks, "denied": minute.marked});
     let units = |sum: u128| u64::try_from(sum).unwrap_or(u64::MAX);
@@ -137,32 +117,32 @@ fn policy(TrialResult { policy, counts, newly_denied: denied, denials, .. }: &Tr
         "undecided": counts.undecided,
         "top_denied_keys": denied.keys.json("denied"),
         "top_denied_keys_approximate": denied.keys.approximate,
-        "peak_minutes": denied.peaks.iter().map(minute).collect::<Vec<_>>(),
+        "peak_minutes": denied.peaks.highest.iter().map(minute).collect::<Vec<_>>(),
     })
 }
 
 /// For people; every line ends with a line end.
-impl fmt::Display for Report {
+impl fmt::Display for ReplayReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.summary)?;
-        let names = self.policies.iter().map(|result| result.policy.name.len());
+        let names = self.trials.iter().map(|trial| trial.policy.name.len());
         let width = names.max().unwrap_or(0).max("POLICY".len());
         let cost = if self.summary.over == Over::Drain { "COST OWED" } else { "COST DENIED" };
         writeln!(f, "{:width$}  {:>12}  {:>12}  {:>8}  {cost:>11}", "POLICY", "CHECKS", "DENIED", "SHARE")?;
-        for TrialResult { policy, counts, newly_denied: denied, .. } in &self.policies {
+        for Trial { policy, counts, newly_denied: denied, .. } in &self.trials {
             let (name, share) = (&policy.name, percent(denied.checks, counts.checks));
             let (checks, denied, cost) = (counts.checks, denied.checks, percent(denied.cost, counts.cost));
             writeln!(f, "{name:width$}  {checks:>12}  {denied:>12}  {share:>8}  {cost:>11}")?;
         }
-        if let Some(Minute { start, checks, .. }) = self.summary.peaks.first() {
+        if let Some(Minute { start, checks, .. }) = self.summary.peaks.highest.first() {
             writeln!(f, "\npeak minute of the log: {} with {checks} requests", instant(*start))?;
         }
-        self.policies.iter().try_for_each(|result| details(f, result))
+        self.trials.iter().try_for_each(|trial| details(f, trial))
     }
 }
 
-fn details(f: &mut fmt::Formatter<'_>, result: &TrialResult) -> fmt::Result {
-    let TrialResult { policy, counts, newly_denied: denied, denials, .. } = result;
+fn details(f: &mut fmt::Formatter<'_>, trial: &Trial) -> fmt::Result {
+    let Trial { policy, counts, newly_denied: denied, denials, .. } = trial;
     let (name, refused) = (&policy.name, counts.refused[1]);
     if refused > 0 {
         writeln!(f, "\n{name}: {refused} keys are no IP addresses: their checks are refused")?;
@@ -175,10 +155,10 @@ fn details(f: &mut fmt::Formatter<'_>, result: &TrialResult) -> fmt::Result {
     }
     denials.iter().try_for_each(|(quota, denied)| writeln!(f, "  {denied:>10}  {quota}"))?;
     denied.keys.write(f, &format!("\n{name}: keys denied most"))?;
-    if !denied.peaks.is_empty() {
+    if !denied.peaks.highest.is_empty() {
         writeln!(f, "\n{name}: minutes denied most")?;
     }
-    for Minute { start, checks, marked } in &denied.peaks {
+    for Minute { start, checks, marked } in &denied.peaks.highest {
         writeln!(f, "  {marked:>10}  of {checks} at {}", instant(*start))?;
     }
     Ok(())

@@ -1,7 +1,10 @@
-//! `-` stands for standard input wherever a command reads a configuration.
+//! `-` stands for standard input wherever a command reads a configuration. `overrides import`
+//! reads lines there.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 
 use crate::support::{Node, TOLLGATE, file_with, wait_until};
 
@@ -73,4 +76,49 @@ fn node_on_standard_input_says_that_it_cannot_reload() {
     assert!(reload.json()["detail"].as_str().unwrap().contains(told), "{reload:?}");
     node.hang_up();
     wait_until("the log says so", || std::fs::read_to_string(log.path()).unwrap().matches(told).count() >= 2);
+}
+
+/// Answers `answers` changes on each connection, and then ends it without a word. Returns the URL,
+/// and the number of changes on each connection.
+fn changed_by(answers: usize) -> (String, Arc<Mutex<Vec<usize>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let changes = Arc::new(Mutex::new(Vec::new()));
+    let counted = changes.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            counted.lock().unwrap().push(0);
+            for _ in 0..answers {
+                let mut length = 0;
+                loop {
+                    let mut line = String::new();
+                    if stream.read_line(&mut line).unwrap_or(0) == 0 {
+                        return;
+                    }
+                    if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                        length = value.trim().parse().unwrap();
+                    }
+                    if line == "\r\n" {
+                        break;
+                    }
+                }
+                stream.read_exact(&mut vec![0; length]).unwrap();
+                *counted.lock().unwrap().last_mut().unwrap() += 1;
+                stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").unwrap();
+            }
+        }
+    });
+    (url, changes)
+}
+
+#[test]
+fn import_changes_all_lines_over_one_connection_while_it_is_open() {
+    let lines = "{\"match\": {\"key\": \"a\"}, \"allow\": true}\n".repeat(5);
+    for (answers, connections) in [(9, vec![5]), (2, vec![2, 2, 1])] {
+        let (url, changes) = changed_by(answers);
+        let (code, out, error) = run(&["overrides", "import", "p", "--url", &url], lines.as_bytes());
+        assert_eq!((code, out.as_str()), (0, "5 set, 0 failed\n"), "{error}");
+        assert_eq!(*changes.lock().unwrap(), connections);
+    }
 }

@@ -7,15 +7,15 @@
 use std::fmt::{self, Formatter};
 
 use super::changes::SettingChange;
-use super::report::{Report, count};
-use crate::cli::offline::{MarkedChecks, Minute, TrialResult, instant, percent};
+use super::report::{DiffReport, count};
+use crate::cli::offline::{Marked, Minute, Trial, instant, percent};
 use crate::config::visible;
 
 /// The longest shown text, in characters. A comment on a pull request has a limit.
 const LONGEST: usize = 120;
 
 /// A report as Markdown; every line ends with a line end.
-pub(super) struct Markdown<'r>(pub(super) &'r Report);
+pub(super) struct Markdown<'r>(pub(super) &'r DiffReport);
 
 impl fmt::Display for Markdown<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -30,7 +30,7 @@ impl fmt::Display for Markdown<'_> {
         if let Some((first, last)) = report.summary.span {
             writeln!(f, "From {} to {}.", instant(first), instant(last))?;
         }
-        for (TrialResult { policy, counts, newly_denied, .. }, share) in report.exceeding() {
+        for (Trial { policy, counts, newly_denied, .. }, share) in report.exceeding() {
             let denied = percent(newly_denied.checks, counts.checks);
             writeln!(f, "\n**{} newly denies {denied}, more than {share}.**", code(&policy.name))?;
         }
@@ -50,15 +50,15 @@ impl fmt::Display for Markdown<'_> {
     }
 }
 
-fn row(f: &mut Formatter<'_>, result: &TrialResult) -> fmt::Result {
+fn row(f: &mut Formatter<'_>, result: &Trial) -> fmt::Result {
     let ([before, after], all) = (result.counts.denied, result.counts.checks);
     let cells = [before, after, result.newly_denied.checks, result.newly_allowed.checks]
         .map(|part| format!("{part} ({})", percent(part, all)));
     writeln!(f, "| {} | {all} | {} |", code(&result.policy.name), cells.join(" | "))
 }
 
-fn policy(f: &mut Formatter<'_>, settings: &[SettingChange], result: &TrialResult) -> fmt::Result {
-    let TrialResult { policy, counts, newly_denied, newly_allowed, .. } = result;
+fn policy(f: &mut Formatter<'_>, settings: &[SettingChange], result: &Trial) -> fmt::Result {
+    let Trial { policy, counts, newly_denied, newly_allowed, .. } = result;
     writeln!(f, "\n#### {}\n", code(&policy.name))?;
     for change in settings {
         writeln!(f, "- {}: {}", change.setting, code(&change.says))?;
@@ -74,8 +74,8 @@ fn policy(f: &mut Formatter<'_>, settings: &[SettingChange], result: &TrialResul
     keys(f, "newly allowed", newly_allowed)
 }
 
-fn keys(f: &mut Formatter<'_>, label: &str, side: &MarkedChecks) -> fmt::Result {
-    let Some(Minute { start, checks, marked }) = side.peaks.first() else { return Ok(()) };
+fn keys(f: &mut Formatter<'_>, label: &str, side: &Marked) -> fmt::Result {
+    let Some(Minute { start, checks, marked }) = side.peaks.highest.first() else { return Ok(()) };
     let (all, noun) = (side.checks, if side.checks == 1 { "check" } else { "checks" });
     write!(f, "\n{all} {noun} of {} {label}: ", count(side))?;
     writeln!(f, "peak {marked} of {checks} checks at {}.", instant(*start))?;

@@ -5,12 +5,11 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use super::changes::SettingChange;
-use crate::cli::offline::{MarkedChecks, Minute, Percentage, Summary, TrialResult, instant, percent, share};
-use crate::cli::shown;
+use crate::cli::offline::{Marked, Minute, Percentage, Summary, Trial, instant, percent, share};
 use crate::config::visible;
 
 /// The result of a diff.
-pub(super) struct Report {
+pub(super) struct DiffReport {
     /// The names of the files.
     pub(super) old: String,
     pub(super) new: String,
@@ -20,13 +19,13 @@ pub(super) struct Report {
     /// The number of policies that are equal.
     pub(super) unchanged: usize,
     /// The policies that differ, with their settings that differ.
-    pub(super) policies: Vec<(Vec<SettingChange>, TrialResult)>,
+    pub(super) policies: Vec<(Vec<SettingChange>, Trial)>,
     pub(super) fail_over: Option<Percentage>,
 }
 
-impl Report {
+impl DiffReport {
     /// The policies that newly deny more than `--fail-over` permits.
-    pub(super) fn exceeding(&self) -> impl Iterator<Item = (&TrialResult, &Percentage)> {
+    pub(super) fn exceeding(&self) -> impl Iterator<Item = (&Trial, &Percentage)> {
         let results = self.policies.iter().filter_map(|(_, result)| Some((result, self.fail_over.as_ref()?)));
         results.filter(|(result, share)| share.is_exceeded(result.newly_denied.checks, result.counts.checks))
     }
@@ -41,22 +40,21 @@ impl Report {
 
     /// One JSON document, with a line end.
     pub(super) fn json(&self) -> String {
-        let mut report = self.summary.json();
         let exceeding: Vec<_> = self.exceeding().map(|(result, _)| &result.policy.name).collect();
-        let fail_over = self.fail_over.as_ref();
-        report["old"] = json!(self.old);
-        report["new"] = json!(self.new);
-        report["added"] = json!(self.added);
-        report["removed"] = json!(self.removed);
-        report["unchanged"] = json!(self.unchanged);
-        report["policies"] = self.policies.iter().map(policy).collect();
-        report["fail_over"] =
-            json!(fail_over.map(|share| json!({"share": share.to_string(), "exceeded_by": exceeding})));
-        shown::json(&format!("{report:#}\n"))
+        let exceeded = |share: &Percentage| json!({"share": share.to_string(), "exceeded_by": exceeding});
+        self.summary.document(json!({
+            "old": self.old,
+            "new": self.new,
+            "added": self.added,
+            "removed": self.removed,
+            "unchanged": self.unchanged,
+            "policies": self.policies.iter().map(policy).collect::<Vec<_>>(),
+            "fail_over": self.fail_over.as_ref().map(exceeded),
+        }))
     }
 }
 
-fn policy((settings, result): &(Vec<SettingChange>, TrialResult)) -> Value {
+fn policy((settings, result): &(Vec<SettingChange>, Trial)) -> Value {
     let counts = &result.counts;
     let ([before, after], checks) = (counts.denied, counts.checks);
     let setting = |change: &SettingChange| json!({"setting": change.setting, "says": change.says});
@@ -76,7 +74,7 @@ fn policy((settings, result): &(Vec<SettingChange>, TrialResult)) -> Value {
     })
 }
 
-fn side(side: &MarkedChecks, checks: u64) -> Value {
+fn side(side: &Marked, checks: u64) -> Value {
     let minute =
         |minute: &Minute| json!({"minute": instant(minute.start), "checks": minute.checks, "changed": minute.marked});
     json!({
@@ -85,12 +83,12 @@ fn side(side: &MarkedChecks, checks: u64) -> Value {
         "keys": side.keys.count,
         "keys_approximate": side.keys.approximate,
         "top_keys": side.keys.json("checks"),
-        "peak_minute": side.peaks.first().map(minute),
+        "peak_minute": side.peaks.highest.first().map(minute),
     })
 }
 
 /// For people; every line ends with a line end.
-impl fmt::Display for Report {
+impl fmt::Display for DiffReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} -> {}\n{}", visible(&self.old), visible(&self.new), self.summary)?;
         for (label, names) in [("added", &self.added), ("removed", &self.removed)] {
@@ -105,8 +103,8 @@ impl fmt::Display for Report {
     }
 }
 
-fn write_policy(f: &mut fmt::Formatter<'_>, settings: &[SettingChange], result: &TrialResult) -> fmt::Result {
-    let TrialResult { policy, counts, newly_denied: denied, newly_allowed: allowed, .. } = result;
+fn write_policy(f: &mut fmt::Formatter<'_>, settings: &[SettingChange], result: &Trial) -> fmt::Result {
+    let Trial { policy, counts, newly_denied: denied, newly_allowed: allowed, .. } = result;
     writeln!(f, "\n{}", policy.name)?;
     for change in settings {
         writeln!(f, "  {}: {}", change.setting, change.says)?;
@@ -133,13 +131,13 @@ fn write_policy(f: &mut fmt::Formatter<'_>, settings: &[SettingChange], result: 
 }
 
 /// The number of keys and the peak minute of one side; empty without a check.
-fn detail(side: &MarkedChecks) -> String {
-    let Some(Minute { start, checks, marked }) = side.peaks.first() else { return String::new() };
+fn detail(side: &Marked) -> String {
+    let Some(Minute { start, checks, marked }) = side.peaks.highest.first() else { return String::new() };
     format!("  {}, peak {marked} of {checks} at {}", count(side), instant(*start))
 }
 
 /// The number of keys of one side.
-pub(super) fn count(side: &MarkedChecks) -> String {
+pub(super) fn count(side: &Marked) -> String {
     let least = if side.keys.approximate { "at least " } else { "" };
     format!("{least}{} {}", side.keys.count, if side.keys.count == 1 { "key" } else { "keys" })
 }

@@ -11,7 +11,7 @@ use crate::limit::address;
 
 /// A request, as its client sent it, and the peer that asks about it.
 #[derive(Debug, clap::Args)]
-pub(super) struct Question {
+pub(super) struct GateQuestion {
     /// A gate, instead of a policy and a key: what it does with the request below.
     #[arg(long, conflicts_with_all = ["policy", "key"])]
     pub(super) gate: Option<String>,
@@ -36,7 +36,7 @@ fn peer(text: &str) -> Result<IpAddr, &'static str> {
     address::parse(text).ok_or("write an IP address such as 203.0.113.7 or 2001:db8::1")
 }
 
-pub(super) fn explain(config: &Config, name: &str, asked: &Question) -> Result<Value, String> {
+pub(super) fn explain(config: &Config, name: &str, asked: &GateQuestion) -> Result<Value, String> {
     let gate = config.gates.0.get(name).ok_or_else(|| {
         let known: Vec<_> = config.gates.0.keys().map(String::as_str).collect();
         let known =
@@ -82,7 +82,7 @@ pub(super) fn explain(config: &Config, name: &str, asked: &Question) -> Result<V
 }
 
 /// The headers of the question. The flags imply the headers that describe the request.
-fn fields(gate: &Gate, asked: &Question) -> Result<Vec<(String, String)>, String> {
+fn fields(gate: &Gate, asked: &GateQuestion) -> Result<Vec<(String, String)>, String> {
     let mut fields = Vec::new();
     for header in &asked.headers {
         let (name, value) = header.split_once(':').ok_or(format!("--header {header:?} must be `name: value`"))?;

@@ -1,85 +1,43 @@
-//! AccessLog logs of web servers: the common log format, and combined, which adds two fields.
+//! Access logs of web servers: the common log format, and combined, which adds two fields.
 //!
 //! `client ident user [10/Oct/2000:13:55:36 -0700] "GET /path HTTP/1.1" 200 2326 "referer"
 //! "user-agent"`
 //!
 //! A log of several servers has the server's name in front: Apache's `vhost_combined`.
 
-use std::borrow::Cow;
-
 use super::client;
-use super::entry::Entry;
-use super::field::{Field, path};
-use super::filters::{Filters, Request};
-use super::instant;
-use crate::limit::time::Micros;
+use super::field::{Fields, method_and_path};
+use super::instant::{self, LastInstant};
 
-/// Reads the lines of an access log.
-#[derive(Debug)]
-pub(super) struct AccessLog {
-    key: Field,
-    /// None: the size of the answer in bytes.
-    cost: Option<u64>,
-    filters: Filters,
-    /// The previous line's time, as written and in us; many lines share it.
-    last: (Vec<u8>, Micros),
-}
-
-impl AccessLog {
-    pub(super) fn new(key: Field, cost: Option<u64>) -> Self {
-        Self { key, cost, filters: Filters::default(), last: (Vec::new(), 0) }
+/// Reads a line. `last` has the time of the line before.
+///
+/// # Errors
+/// When it is no line of an access log.
+pub(super) fn read<'a>(line: &'a [u8], last: &mut LastInstant) -> Result<Fields<'a>, &'static str> {
+    let mut rest = line;
+    let mut client = host(&mut rest).ok_or("no client address")?;
+    let mut ident = host(&mut rest).ok_or("nothing behind the client")?;
+    if is_server(client, ident) {
+        client = ident;
+        ident = word(&mut rest).ok_or("nothing behind the client")?;
     }
-
-    pub(super) fn filtered(self, filters: Filters) -> Self {
-        Self { filters, ..self }
-    }
-
-    /// See [`super::reader::Reader::read`].
-    pub(super) fn read<'a>(&mut self, line: &'a [u8]) -> Result<Entry<'a>, Cow<'static, str>> {
-        let mut rest = line;
-        let mut client = host(&mut rest).ok_or("no client address")?;
-        let mut ident = host(&mut rest).ok_or("nothing behind the client")?;
-        if is_server(client, ident) {
-            client = ident;
-            ident = word(&mut rest).ok_or("nothing behind the client")?;
-        }
-        let bracket = memchr::memchr(b'[', rest).ok_or("no time in brackets")?;
-        let user = rest[..bracket].trim_ascii();
-        check_head(client, ident, user)?;
-        rest = &rest[bracket + 1..];
-        let bracket = memchr::memchr(b']', rest).ok_or("no time in brackets")?;
-        let time = self.time(&rest[..bracket])?;
-        rest = rest[bracket + 1..].trim_ascii_start();
-        let request = quoted(&mut rest).ok_or("no request in quotes")?;
-        let is_status = |status: &&[u8]| status.len() == 3 && status.iter().all(u8::is_ascii_digit);
-        let status = word(&mut rest).filter(is_status).ok_or("no status of three digits")?;
-        let bytes = word(&mut rest).ok_or("no number of bytes")?;
-        let bytes = if bytes == b"-" { 0 } else { number(bytes).ok_or("no number of bytes")? };
-        let mut words = request.split(|byte| *byte == b' ');
-        let (method, path) = (words.next().unwrap_or_default(), words.next().map(path).unwrap_or_default());
-        let passes = self.filters.pass(Request { method, path, status });
-        let key = match self.key {
-            Field::Client => client,
-            Field::User => user,
-            Field::Method => method,
-            Field::Path => path,
-            Field::Status => status,
-            Field::Referer => quoted(&mut rest).unwrap_or_default(),
-            Field::UserAgent => nth_quoted(&mut rest, 1),
-            Field::Forwarded => forwarded(nth_quoted(&mut rest, 2))?,
-        };
-        let key = client::key_of(key, matches!(self.key, Field::Client | Field::Forwarded))?;
-        Ok(Entry { time, key, cost: self.cost.unwrap_or(bytes), passes })
-    }
-
-    fn time(&mut self, written: &[u8]) -> Result<Micros, Cow<'static, str>> {
-        if self.last.0 != written {
-            let instant = instant::common_log(written).ok_or("the time is not like `10/Oct/2000:13:55:36 -0700`")?;
-            let instant = Micros::try_from(instant).map_err(|_| "the time is before 1970")?;
-            self.last = (written.to_vec(), instant);
-        }
-        Ok(self.last.1)
-    }
+    let bracket = memchr::memchr(b'[', rest).ok_or("no time in brackets")?;
+    let user = rest[..bracket].trim_ascii();
+    check_head(client, ident, user)?;
+    rest = &rest[bracket + 1..];
+    let bracket = memchr::memchr(b']', rest).ok_or("no time in brackets")?;
+    let wrong = "the time is not like `10/Oct/2000:13:55:36 -0700`";
+    let time = last.get(&rest[..bracket], instant::common_log, wrong)?;
+    rest = rest[bracket + 1..].trim_ascii_start();
+    let request = quoted(&mut rest).ok_or("no request in quotes")?;
+    let is_status = |status: &&[u8]| status.len() == 3 && status.iter().all(u8::is_ascii_digit);
+    let status = word(&mut rest).filter(is_status).ok_or("no status of three digits")?;
+    let sent = word(&mut rest).ok_or("no number of bytes")?;
+    let sent = if sent == b"-" { 0 } else { number(sent).ok_or("no number of bytes")? };
+    let [method, path] = method_and_path(request);
+    let [referer, agent, forwarded] = [(); 3].map(|()| quoted(&mut rest).unwrap_or_default());
+    let values = [client, user, method, path, status, referer, agent, forwarded];
+    Ok(Fields { time, values, sent: Ok(sent) })
 }
 
 /// Rejects words of another shape before the time, such as a prefix of a log shipper, whose first
@@ -130,22 +88,6 @@ pub(super) fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(word).filter(|word| !word.is_empty())
 }
 
-/// The text in quotes behind `skipped` others; empty without it.
-fn nth_quoted<'a>(rest: &mut &'a [u8], skipped: usize) -> &'a [u8] {
-    (0..=skipped).try_fold(&[][..], |_, _| quoted(rest)).unwrap_or_default()
-}
-
-/// The first of the addresses in quotes at the end of nginx's format `main`; other formats have
-/// other values there.
-fn forwarded(list: &[u8]) -> Result<&[u8], &'static str> {
-    let first = list.split(|byte| *byte == b',').next().unwrap_or_default().trim_ascii();
-    let is_named = first.is_empty() || first == b"-" || first == b"unknown" || first.starts_with(b"_");
-    match is_named || client::of_bytes(first).is_some() {
-        true => Ok(first),
-        false => Err("the third text in quotes is no list of addresses"),
-    }
-}
-
 fn number(bytes: &[u8]) -> Option<u64> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
@@ -166,9 +108,18 @@ pub(super) fn quoted<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
+    use super::super::entry::Entry;
+    use super::super::field::{Field, Wanted};
+    use super::super::filters::Filters;
     use super::*;
 
     const LINE: &str = r#"2001:db8::1 - ann lee [10/Oct/2000:13:55:36 -0700] "GET /a?b=\"c\" HTTP/1.1" 200 2326 "http://x/" "a \"b\" c""#;
+
+    fn entry<'a>(line: &'a [u8], key: Field, cost: Option<u64>) -> Result<Entry<'a>, Cow<'static, str>> {
+        Wanted { key, cost }.entry(&read(line, &mut LastInstant::default())?, &Filters::default())
+    }
 
     #[test]
     fn each_field_is_found() {
@@ -182,10 +133,8 @@ mod tests {
             ("user-agent", r#"a \"b\" c"#),
         ];
         for (name, expected) in cases {
-            let mut log = AccessLog::new(Field::named(name).unwrap(), None);
-            let entry = log.read(LINE.as_bytes()).unwrap();
             assert_eq!(
-                entry,
+                entry(LINE.as_bytes(), Field::named(name).unwrap(), None).unwrap(),
                 Entry { time: 971_211_336_000_000, key: Some(expected.into()), cost: 2326, passes: true }
             );
         }
@@ -197,9 +146,9 @@ mod tests {
     fn server_column_before_the_client_is_no_key() {
         for server in ["shop.example:443", "127.0.0.1:80", "[::1]:443", "localhost:65535"] {
             for (name, expected) in [("client", "2001:db8::1"), ("user", "ann lee"), ("path", "/a")] {
-                let mut log = AccessLog::new(Field::named(name).unwrap(), Some(1));
                 let line = format!("{server} {LINE}");
-                assert_eq!(log.read(line.as_bytes()).unwrap().key, Some(expected.into()), "{line}");
+                let read = entry(line.as_bytes(), Field::named(name).unwrap(), Some(1));
+                assert_eq!(read.unwrap().key, Some(expected.into()), "{line}");
             }
         }
         for server in ["10.0.0.1", "shop.example", "10.0.0.1:80", "[::1]:443"] {
@@ -210,8 +159,7 @@ mod tests {
                 ("[2001:db8::1]", "2001:db8::1"),
             ] {
                 let line = format!(r#"{server} {client} - - [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326"#);
-                let mut log = AccessLog::new(Field::Client, Some(1));
-                assert_eq!(log.read(line.as_bytes()).unwrap().key, Some(key.into()), "{line}");
+                assert_eq!(entry(line.as_bytes(), Field::Client, Some(1)).unwrap().key, Some(key.into()), "{line}");
             }
         }
         for (client, key) in [
@@ -227,8 +175,7 @@ mod tests {
         ] {
             for user in ["- -", "- ann", "ident ann", "- - ann"] {
                 let line = format!(r#"{client} {user} [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326"#);
-                let mut log = AccessLog::new(Field::Client, Some(1));
-                assert_eq!(log.read(line.as_bytes()).unwrap().key, Some(key.into()), "{line}");
+                assert_eq!(entry(line.as_bytes(), Field::Client, Some(1)).unwrap().key, Some(key.into()), "{line}");
             }
         }
     }
@@ -242,8 +189,8 @@ mod tests {
             for user in ["- ann lee", "ident ann lee"] {
                 for (name, expected) in [("client", "203.0.113.1"), ("user", "ann lee")] {
                     let line = format!(r#"{forwarded} {user} [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326"#);
-                    let mut log = AccessLog::new(Field::named(name).unwrap(), Some(1));
-                    assert_eq!(log.read(line.as_bytes()).unwrap().key, Some(expected.into()), "{line}");
+                    let read = entry(line.as_bytes(), Field::named(name).unwrap(), Some(1));
+                    assert_eq!(read.unwrap().key, Some(expected.into()), "{line}");
                 }
             }
         }
@@ -267,12 +214,12 @@ mod tests {
         ] {
             let line = format!(r#"{head} [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" 200 2326"#);
             for key in [Field::Client, Field::User] {
-                assert!(AccessLog::new(key, Some(1)).read(line.as_bytes()).is_err(), "{line}");
+                assert!(entry(line.as_bytes(), key, Some(1)).is_err(), "{line}");
             }
         }
         for line in ["200x", "20 1", "abc 1", "200 1k", "200 -1"] {
             let line = format!(r#"203.0.113.7 - - [10/Oct/2000:13:55:36 -0700] "GET /a HTTP/1.1" {line}"#);
-            assert!(AccessLog::new(Field::Client, Some(1)).read(line.as_bytes()).is_err(), "{line}");
+            assert!(entry(line.as_bytes(), Field::Client, Some(1)).is_err(), "{line}");
         }
     }
 
@@ -288,10 +235,8 @@ mod tests {
             ("0.003", Ok(None)),
             ("\"0.003\"", Err(())),
         ] {
-            let mut log = AccessLog::new(Field::Forwarded, Some(1));
             let line = format!("{LINE} {forwarded}");
-            let read = log
-                .read(line.trim_end().as_bytes())
+            let read = entry(line.trim_end().as_bytes(), Field::Forwarded, Some(1))
                 .map(|entry| entry.key.map(Cow::into_owned).filter(|key| !key.is_empty()));
             assert_eq!(read.map_err(drop), key.map(|key| key.map(str::to_owned)), "{line}");
         }
@@ -299,14 +244,14 @@ mod tests {
 
     #[test]
     fn truncated_values_are_rejected_without_panic() {
-        let mut log = AccessLog::new(Field::Client, Some(1));
+        let mut last = LastInstant::default();
         let whole = LINE.rfind(r#" "http"#).unwrap();
         for end in 0..LINE.len() {
-            let read = log.read(&LINE.as_bytes()[..end]).is_ok();
+            let read = read(&LINE.as_bytes()[..end], &mut last).is_ok();
             assert!(!read || end >= whole - 3, "{}", &LINE[..end]);
         }
         for line in ["", "\"", "[", "]", "a b c [] \"", "a b [10/Oct/2000:13:55:36 -0700] \"\\"] {
-            assert!(log.read(line.as_bytes()).is_err(), "{line}");
+            assert!(read(line.as_bytes(), &mut last).is_err(), "{line}");
         }
     }
 }

@@ -1,8 +1,13 @@
-//! The fields of an access log that can be the key: one name in every format.
+//! The fields of an access log, under one name in every format, and the request of a line.
 
-use super::Failure;
+use std::borrow::Cow;
 
-/// A field that can be the key.
+use super::entry::Entry;
+use super::filters::{Filters, RequestParts};
+use super::{Failure, client};
+use crate::limit::time::Micros;
+
+/// A field that can be the key, in the order of [`FIELDS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Field {
     Client,
@@ -45,6 +50,53 @@ impl Field {
             Failure::Usage(format!("--key {name}: {format} has {}", known.collect::<Vec<_>>().join(", ")))
         })
     }
+}
+
+/// The fields of one line, each empty where the line lacks it.
+pub(super) struct Fields<'a> {
+    pub(super) time: Micros,
+    /// In the order of [`FIELDS`].
+    pub(super) values: [&'a [u8]; FIELDS.len()],
+    /// The size of the answer in bytes.
+    pub(super) sent: Result<u64, &'static str>,
+}
+
+/// The fields that a log is read for.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) key: Field,
+    /// None: the size of the answer in bytes.
+    pub(super) cost: Option<u64>,
+}
+
+impl Wanted {
+    /// # Errors
+    /// When the key or the cost is wrong.
+    pub(super) fn entry<'a>(&self, fields: &Fields<'a>, filters: &Filters) -> Result<Entry<'a>, Cow<'static, str>> {
+        let of = |field: Field| fields.values[field as usize];
+        let key = if self.key == Field::Forwarded { forwarded(of(self.key))? } else { of(self.key) };
+        let key = client::key_of(key, matches!(self.key, Field::Client | Field::Forwarded))?;
+        let request = RequestParts { method: of(Field::Method), path: of(Field::Path), status: of(Field::Status) };
+        let cost = self.cost.map_or(fields.sent, Ok)?;
+        Ok(Entry { time: fields.time, key, cost, passes: filters.pass(request) })
+    }
+}
+
+/// The first of the addresses in quotes at the end of nginx's format `main`; other formats have
+/// other values there.
+fn forwarded(list: &[u8]) -> Result<&[u8], &'static str> {
+    let first = list.split(|byte| *byte == b',').next().unwrap_or_default().trim_ascii();
+    let is_named = first.is_empty() || first == b"-" || first == b"unknown" || first.starts_with(b"_");
+    match is_named || client::of_bytes(first).is_some() {
+        true => Ok(first),
+        false => Err("the third text in quotes is no list of addresses"),
+    }
+}
+
+/// The method and the path of a request such as `GET /path HTTP/1.1`.
+pub(super) fn method_and_path(request: &[u8]) -> [&[u8]; 2] {
+    let mut words = request.split(|byte| *byte == b' ');
+    [words.next().unwrap_or_default(), words.next().map(path).unwrap_or_default()]
 }
 
 /// The path of a request's target: without scheme and host, and without the query.

@@ -23,7 +23,7 @@ struct Status([u8; 3]);
 
 /// The parts of a request that filters see. A part that the log lacks is empty.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Request<'a> {
+pub(super) struct RequestParts<'a> {
     pub(super) method: &'a [u8],
     /// Without its query.
     pub(super) path: &'a [u8],
@@ -36,7 +36,7 @@ impl Filters {
     }
 
     /// Whether a request counts.
-    pub(super) fn pass(&self, Request { method, path, status }: Request<'_>) -> bool {
+    pub(super) fn pass(&self, RequestParts { method, path, status }: RequestParts<'_>) -> bool {
         let is_path = |pattern: &String| match pattern.strip_suffix('*') {
             Some(begin) => path.starts_with(begin.as_bytes()),
             None => path == pattern.as_bytes(),
@@ -80,11 +80,11 @@ mod tests {
         let filters = Filters { paths, methods, statuses: vec![status("2xx"), status("404")] };
         let pass = |method: &str, path: &str, status: &str| {
             let [method, path, status] = [method, path, status].map(str::as_bytes);
-            filters.pass(Request { method, path, status })
+            filters.pass(RequestParts { method, path, status })
         };
         assert!(pass("POST", "/api/x", "204") && pass("POST", "/", "404"));
         assert!(!pass("GET", "/api/x", "204") && !pass("POST", "/ap", "204") && !pass("POST", "/", "403"));
-        assert!(!pass("POST", "/", "") && Filters::default().pass(Request::default()));
+        assert!(!pass("POST", "/", "") && Filters::default().pass(RequestParts::default()));
         for wrong in ["", "20", "2000", "abc", "xxx", "2 0"] {
             assert!(wrong.parse::<Status>().is_err(), "{wrong}");
         }

@@ -28,6 +28,27 @@ pub(super) fn rfc3339(text: &str) -> Option<i64> {
     micros(pieces.date().to_datetime(pieces.time()?), pieces.to_numeric_offset()?)
 }
 
+/// The time of a line, as written and in us: many lines have that of the line before.
+#[derive(Debug, Default)]
+pub(super) struct LastInstant(Vec<u8>, Micros);
+
+impl LastInstant {
+    /// # Errors
+    /// When `parse` finds no time, or it is before 1970.
+    pub(super) fn get(
+        &mut self,
+        written: &[u8],
+        parse: fn(&[u8]) -> Option<i64>,
+        wrong: &'static str,
+    ) -> Result<Micros, &'static str> {
+        if self.0 != written {
+            let instant = parse(written).ok_or(wrong)?;
+            *self = Self(written.to_vec(), Micros::try_from(instant).map_err(|_| "the time is before 1970")?);
+        }
+        Ok(self.1)
+    }
+}
+
 /// The instant in UTC, by RFC 3339.
 pub(in crate::cli) fn text(at: Micros) -> String {
     let since = SignedDuration::from_micros(i64::try_from(at).unwrap_or(i64::MAX));

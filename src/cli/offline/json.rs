@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::client;
 use super::entry::{Cost, Entry};
 use super::field::path;
-use super::filters::{Filters, Request};
+use super::filters::{Filters, RequestParts};
 use super::instant;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
@@ -21,56 +21,18 @@ use crate::limit::time::{MICROS_PER_SECOND, Micros};
 const TIME: &str = "time";
 
 /// Members with a time in logs of servers, the most exact first.
-const TIMES: [&str; 24] = [
-    "ts",
-    "msec",
-    "@timestamp",
-    "timestamp",
-    "time_iso8601",
-    "time_local",
-    "start_time",
-    "startTime",
-    "StartUTC",
-    "EdgeStartTimestamp",
-    "started_at",
-    "requestTimeEpoch",
-    "requestTime",
-    "reqTimeSec",
-    "datetime",
-    "date",
-    "eventTime",
-    "timeMillis",
-    "timeUnixNano",
-    "time_unix",
-    "_time",
-    "__REALTIME_TIMESTAMP",
-    "asctime",
-    "logged_at",
-];
+const TIMES: &str = "\
+    ts msec @timestamp timestamp time_iso8601 time_local start_time startTime StartUTC \
+    EdgeStartTimestamp started_at requestTimeEpoch requestTime reqTimeSec datetime date \
+    eventTime timeMillis timeUnixNano time_unix _time __REALTIME_TIMESTAMP asctime logged_at";
 
 /// Members with the parts of a request in logs of servers.
-const METHODS: [&str; 6] =
-    ["method", "request.method", "request_method", "httpMethod", "ClientRequestMethod", "RequestMethod"];
-const PATHS: [&str; 9] = [
-    "path",
-    "uri",
-    "url",
-    "request.uri",
-    "request.path",
-    "request_uri",
-    "ClientRequestURI",
-    "RequestPath",
-    "requestPath",
-];
-const STATUSES: [&str; 7] = [
-    "status",
-    "status_code",
-    "response_code",
-    "EdgeResponseStatus",
-    "DownstreamStatus",
-    "statusCode",
-    "response.status",
-];
+const METHODS: &str = "method request.method request_method httpMethod ClientRequestMethod RequestMethod";
+const PATHS: &str = "\
+    path uri url request.uri request.path request_uri ClientRequestURI RequestPath requestPath";
+const STATUSES: &str = "\
+    status status_code response_code EdgeResponseStatus DownstreamStatus statusCode \
+    response.status";
 
 /// Two forms of one instant differ by less: us.
 const CLOSE: Micros = 2 * MICROS_PER_SECOND;
@@ -93,21 +55,16 @@ pub(super) struct Members {
     time: Option<String>,
     key: String,
     cost: Cost,
-    filters: Filters,
 }
 
 impl Members {
     /// Without a `time` the first line selects it.
     pub(super) fn new(time: Option<String>, key: String, cost: Cost) -> Self {
-        Self { time, key, cost, filters: Filters::default() }
+        Self { time, key, cost }
     }
 
-    pub(super) fn filtered(self, filters: Filters) -> Self {
-        Self { filters, ..self }
-    }
-
-    /// See [`super::reader::Reader::read`].
-    pub(super) fn read(&mut self, line: &[u8]) -> Result<Entry<'static>, Cow<'static, str>> {
+    /// See [`super::reader::LogReader::read`].
+    pub(super) fn read(&mut self, line: &[u8], filters: &Filters) -> Result<Entry<'static>, Cow<'static, str>> {
         let object: Object<'_> = serde_json::from_slice(line).map_err(reason)?;
         let name = match &mut self.time {
             Some(time) => time,
@@ -120,26 +77,26 @@ impl Members {
             Cost::Field(name) => find(&object, name).map_or(Ok(None), |cost| cost_of(&cost))?.unwrap_or(1),
         };
         let key = find(&object, &self.key).map_or(Ok(None), key_of)?;
-        Ok(Entry { time, key: key.map(Cow::Owned), cost, passes: self.filters.is_empty() || self.passes(&object) })
+        Ok(Entry { time, key: key.map(Cow::Owned), cost, passes: filters.is_empty() || passes(&object, filters) })
     }
+}
 
-    /// Whether the request of an object passes the filters, by the usual names of its parts.
-    fn passes(&self, object: &Object<'_>) -> bool {
-        let text = |names: &[&str]| match names.iter().find_map(|name| find(object, name))? {
-            Value::String(text) => Some(text),
-            Value::Number(number) => Some(number.to_string()),
-            _ => None,
-        };
-        // Nginx writes the first line of the request as one text.
-        let line = text(&["request"]).unwrap_or_default();
-        let mut words = line.split(' ').map(str::to_owned);
-        let (method, target) = (words.next(), words.next());
-        let method = text(&METHODS).or(method).unwrap_or_default();
-        let target = text(&PATHS).or(target).unwrap_or_default();
-        let status = text(&STATUSES).unwrap_or_default();
-        let (method, path, status) = (method.as_bytes(), path(target.as_bytes()), status.as_bytes());
-        self.filters.pass(Request { method, path, status })
-    }
+/// Whether the request of an object passes the filters, by the usual names of its parts.
+fn passes(object: &Object<'_>, filters: &Filters) -> bool {
+    let text = |names: &str| match names.split(' ').find_map(|name| find(object, name))? {
+        Value::String(text) => Some(text),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    // Nginx writes the first line of the request as one text.
+    let line = text("request").unwrap_or_default();
+    let mut words = line.split(' ').map(str::to_owned);
+    let (method, target) = (words.next(), words.next());
+    let method = text(METHODS).or(method).unwrap_or_default();
+    let target = text(PATHS).or(target).unwrap_or_default();
+    let status = text(STATUSES).unwrap_or_default();
+    let (method, path, status) = (method.as_bytes(), path(target.as_bytes()), status.as_bytes());
+    filters.pass(RequestParts { method, path, status })
 }
 
 /// The line of the log precedes the reason, and within it there is only one.
@@ -175,7 +132,7 @@ fn time_of_line(object: &Object<'_>) -> Result<String, Cow<'static, str>> {
     if object.contains_key(&Name(TIME.into())) {
         return Ok(TIME.to_owned());
     }
-    let found: Vec<_> = TIMES.iter().filter_map(|name| Some((*name, time_of(&value(name)?).ok()?))).collect();
+    let found: Vec<_> = TIMES.split(' ').filter_map(|name| Some((name, time_of(&value(name)?).ok()?))).collect();
     match found.as_slice() {
         [] => Err("no member `time`: name the one with the time by --time".into()),
         [(name, first), others @ ..] => match others.iter().find(|(_, other)| other.abs_diff(*first) > CLOSE) {
@@ -253,7 +210,7 @@ mod tests {
 
     fn by(time: Option<&str>, key: &str, line: &str) -> Result<(Micros, Option<String>, u64), String> {
         let mut members = Members::new(time.map(str::to_owned), key.into(), Cost::Field("cost".into()));
-        let entry = members.read(line.as_bytes()).map_err(Cow::into_owned)?;
+        let entry = members.read(line.as_bytes(), &Filters::default()).map_err(Cow::into_owned)?;
         Ok((entry.time, entry.key.map(Cow::into_owned), entry.cost))
     }
 
@@ -354,6 +311,6 @@ mod tests {
             assert!(read(line).is_err(), "{line}");
         }
         let mut members = Members::new(None, "key".into(), Cost::Always(1));
-        assert!(members.read(b"{\"time\":1,\"key\":\"\xff\"}").is_err());
+        assert!(members.read(b"{\"time\":1,\"key\":\"\xff\"}", &Filters::default()).is_err());
     }
 }

@@ -4,14 +4,9 @@
 //! `type time balancer client:port target:port seconds seconds seconds status status received sent
 //! "request" "user-agent" ...`
 
-use std::borrow::Cow;
-
 use super::access_log::{quoted, word};
-use super::client;
-use super::entry::Entry;
-use super::field::{Field, path};
-use super::filters::{Filters, Request};
-use super::instant;
+use super::field::{Field, Fields, method_and_path};
+use super::{client, instant};
 
 /// The first word of a line.
 const TYPES: [&[u8]; 6] = [b"http", b"https", b"h2", b"grpcs", b"ws", b"wss"];
@@ -24,65 +19,36 @@ const SENT: usize = 10;
 const REQUEST: usize = 11;
 const AGENT: usize = 12;
 
-/// Reads the lines of a load balancer.
-#[derive(Debug)]
-pub(super) struct LoadBalancer {
-    key: Field,
-    /// None: the bytes that were sent to the client.
-    cost: Option<u64>,
-    filters: Filters,
+/// Whether its logs have a field.
+pub(super) fn has(field: Field) -> bool {
+    !matches!(field, Field::User | Field::Referer | Field::Forwarded)
 }
 
-impl LoadBalancer {
-    pub(super) fn new(key: Field, cost: Option<u64>) -> Self {
-        Self { key, cost, filters: Filters::default() }
+/// Reads a line.
+///
+/// # Errors
+/// When it is no line of a load balancer.
+pub(super) fn read(line: &[u8]) -> Result<Fields<'_>, &'static str> {
+    let mut words = values(line).peekable();
+    words.next_if(|first| TYPES.contains(first));
+    // A classic load balancer writes neither a user agent for TCP, nor one before 2014.
+    let fields: Vec<&[u8]> = words.take(AGENT + 1).collect();
+    let field = |place: usize| fields.get(place).copied().unwrap_or_default();
+    let text = |place| std::str::from_utf8(field(place)).map_err(|_| "the line is not UTF-8");
+    if fields.len() <= REQUEST {
+        return Err("not a line of a load balancer");
     }
-
-    pub(super) fn filtered(self, filters: Filters) -> Self {
-        Self { filters, ..self }
+    let time = instant::text_in_log(text(TIME)?)
+        .ok_or("the second word is no time")?
+        .map_err(|_| "the time is before 1970")?;
+    let peer = text(CLIENT)?;
+    if peer != "-" && client::address(peer).is_none() {
+        return Err("no client address");
     }
-
-    pub(super) fn has(field: Field) -> bool {
-        !matches!(field, Field::User | Field::Referer | Field::Forwarded)
-    }
-
-    /// Whether a log with this line is one of a load balancer.
-    pub(super) fn is_line(line: &[u8]) -> bool {
-        Self::new(Field::Client, None).read(line).is_ok()
-    }
-
-    /// See [`super::reader::Reader::read`].
-    pub(super) fn read<'a>(&self, line: &'a [u8]) -> Result<Entry<'a>, Cow<'static, str>> {
-        let mut words = values(line).peekable();
-        words.next_if(|first| TYPES.contains(first));
-        // A classic load balancer writes neither a user agent for TCP, nor one before 2014.
-        let fields: Vec<&[u8]> = words.take(AGENT + 1).collect();
-        let field = |place: usize| fields.get(place).copied().unwrap_or_default();
-        let text = |place| std::str::from_utf8(field(place)).map_err(|_| "the line is not UTF-8");
-        if fields.len() <= REQUEST {
-            return Err("not a line of a load balancer".into());
-        }
-        let time = instant::text_in_log(text(TIME)?)
-            .ok_or("the second word is no time")?
-            .map_err(|_| "the time is before 1970")?;
-        let peer = text(CLIENT)?;
-        if peer != "-" && client::address(peer).is_none() {
-            return Err("no client address".into());
-        }
-        let sent = text(SENT)?.parse().map_err(|_| "no number of sent bytes");
-        let mut request = field(REQUEST).split(|byte| *byte == b' ');
-        let (method, path) = (request.next().unwrap_or_default(), request.next().map(path).unwrap_or_default());
-        let passes = self.filters.pass(Request { method, path, status: field(STATUS) });
-        let key = match self.key {
-            Field::Method => method,
-            Field::Path => path,
-            Field::Status => field(STATUS),
-            Field::UserAgent => field(AGENT),
-            _ => peer.as_bytes(),
-        };
-        let key = client::key_of(key, self.key == Field::Client)?;
-        Ok(Entry { time, key, cost: self.cost.map_or(sent, Ok)?, passes })
-    }
+    let sent = text(SENT)?.parse().map_err(|_| "no number of sent bytes");
+    let [method, path] = method_and_path(field(REQUEST));
+    let values = [peer.as_bytes(), b"", method, path, field(STATUS), b"", field(AGENT), b""];
+    Ok(Fields { time, values, sent })
 }
 
 /// The values of a line, between blanks; those in quotes may have blanks.
@@ -96,6 +62,9 @@ fn values(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::entry::Entry;
+    use super::super::field::Wanted;
+    use super::super::filters::Filters;
     use super::*;
 
     const APPLICATION: &str = r#"https 2018-07-02T22:23:00.186641Z app/my-loadbalancer/50dc6c495c0c9188 192.168.131.39:2817 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57 "GET https://www.example.com:443/a?b=c HTTP/1.1" "curl \"7\" x" ECDHE-RSA-AES128-GCM-SHA256 TLSv1.2 arn:aws:x "Root=1" "www.example.com" "arn" 0 2018-07-02T22:22:48.364000Z "authenticate,forward" "-" "-""#;
@@ -111,10 +80,11 @@ mod tests {
                 ("status", "200"),
                 ("user-agent", r#"curl \"7\" x"#),
             ] {
-                let log = LoadBalancer::new(Field::named(name).unwrap(), None);
+                let wanted = Wanted { key: Field::named(name).unwrap(), cost: None };
                 let expected =
                     Entry { time: 1_530_570_180_186_641, key: Some(expected.into()), cost: 57, passes: true };
-                assert_eq!(log.read(line.as_bytes()), Ok(expected), "{name}");
+                let fields = read(line.as_bytes()).unwrap();
+                assert_eq!(wanted.entry(&fields, &Filters::default()), Ok(expected), "{name}");
             }
         }
     }
@@ -129,10 +99,10 @@ mod tests {
             r#"https 2018-07-02T22:23:00Z app web - -1 -1 -1 400 - 0 57 "- - -" "-""#,
             r#"203.0.113.7 - - [21/Nov/2026:10:00:01 +0000] "GET / HTTP/1.1" 200 1 "-" "-""#,
         ] {
-            assert!(!LoadBalancer::is_line(line.as_bytes()), "{line}");
+            assert!(read(line.as_bytes()).is_err(), "{line}");
         }
         for end in 0..APPLICATION.len() {
-            let _ = LoadBalancer::is_line(&APPLICATION.as_bytes()[..end]);
+            let _ = read(&APPLICATION.as_bytes()[..end]);
         }
     }
 }

@@ -8,8 +8,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::entry::Entry;
 use super::lines::Lines;
-use super::reader::{Format, READABLE, Reader};
-use super::summary::{Counts, Summary};
+use super::reader::{Format, LogReader, READABLE};
+use super::summary::{LineCounts, Summary};
 use super::tally::{MINUTE, Peaks};
 use super::{Failure, LogArgs};
 use crate::config::{is_standard_input, origin, visible};
@@ -24,15 +24,20 @@ const FAR: Micros = 5 * MINUTE;
 /// One pass over the logs, which gives each request to `decide`.
 struct Pass<'a, F> {
     options: &'a LogArgs,
-    counts: Counts,
-    unreadable: Vec<String>,
-    span: Option<(Micros, Micros)>,
-    peaks: Peaks,
+    summary: Summary,
     /// The names that a key can have, by the first log that has some.
     names: Vec<String>,
     /// The name of the key.
     key: String,
     decide: F,
+}
+
+/// A log, open.
+struct Log {
+    name: String,
+    input: Box<dyn Read>,
+    /// 0 if unknown.
+    bytes: u64,
 }
 
 /// Reads the logs in their order, and calls `decide` for each request with its time (us), its key
@@ -42,41 +47,40 @@ struct Pass<'a, F> {
 /// When a log is unreadable, or has lines but no readable one, when no line has a key, or when no
 /// request passes the filters.
 pub(in crate::cli) fn read(options: &LogArgs, decide: impl FnMut(Micros, &str, u64)) -> Result<Summary, Failure> {
-    let mut pass = Pass {
-        options,
-        counts: Counts::default(),
+    let summary = Summary {
+        logs: Vec::new(),
+        counts: LineCounts::default(),
         unreadable: Vec::new(),
         span: None,
-        names: Vec::new(),
-        key: String::new(),
         peaks: Peaks::new(|minute| minute.checks, options.top()),
-        decide,
+        over: options.over(),
     };
-    let opened: Vec<_> = options.logs.iter().map(|log| open(log)).collect::<Result<_, _>>()?;
-    let bar = bar(opened.iter().map(|(_, _, bytes)| *bytes).sum());
-    let mut logs = Vec::new();
-    for (name, input, _) in opened {
+    let mut pass = Pass { options, summary, names: Vec::new(), key: String::new(), decide };
+    let logs: Vec<Log> = options.logs.iter().map(|log| Log::open(log)).collect::<Result<_, _>>()?;
+    let bar = bar(logs.iter().map(|log| log.bytes).sum());
+    for Log { name, input, .. } in logs {
         let format = pass.log(&name, Box::new(bar.wrap_read(input)))?;
-        logs.push((name, format));
+        pass.summary.logs.push((name, format));
     }
     bar.finish_and_clear();
     pass.check_keys()?;
-    let Pass { counts, unreadable, span, peaks, .. } = pass;
-    Ok(Summary { logs, counts, unreadable, span, peaks: peaks.top(), over: options.over() })
+    pass.summary.peaks.close();
+    Ok(pass.summary)
 }
 
 impl<F: FnMut(Micros, &str, u64)> Pass<'_, F> {
     /// Reads one log and returns its format.
     fn log(&mut self, name: &str, input: Box<dyn Read>) -> Result<Option<Format>, Failure> {
-        let (before, told) = (self.counts, std::mem::take(&mut self.unreadable));
+        let (before, told) = (self.summary.counts, std::mem::take(&mut self.summary.unreadable));
         let format = self.lines(name, input)?;
-        let (lines, unreadable) = (self.counts.lines - before.lines, self.counts.unreadable - before.unreadable);
+        let Summary { counts, unreadable: reasons, .. } = &mut self.summary;
+        let (lines, unreadable) = (counts.lines - before.lines, counts.unreadable - before.unreadable);
         if unreadable > 0 && unreadable == lines {
-            let first = self.unreadable.first().map_or("", String::as_str);
+            let first = reasons.first().map_or("", String::as_str);
             return Err(Failure::Log(format!("no line of {lines} can be read:\n  {first}\n  {READABLE}")));
         }
-        self.unreadable.splice(..0, told);
-        self.unreadable.truncate(SHOWN);
+        reasons.splice(..0, told);
+        reasons.truncate(SHOWN);
         Ok(format)
     }
 
@@ -88,19 +92,20 @@ impl<F: FnMut(Micros, &str, u64)> Pass<'_, F> {
         if let Some(fault) = lines.fault().map_err(failed)? {
             return Err(Failure::Log(format!("{name} {fault}")));
         }
-        let mut reader = Reader::new(self.options)?;
+        let mut reader = LogReader::new(self.options)?;
         while let Some(line) = lines.next().map_err(failed)? {
             number += 1;
             let read = match line {
                 Ok(line) => reader.read(line)?,
                 Err(reason) => Err(reason.into()),
             };
-            self.counts.lines += u64::from(!matches!(read, Ok(None)));
+            let counts = &mut self.summary.counts;
+            counts.lines += u64::from(!matches!(read, Ok(None)));
             match read {
                 Ok(None) => {}
-                Ok(Some(Entry { passes: false, .. })) => self.counts.filtered += 1,
+                Ok(Some(Entry { passes: false, .. })) => counts.filtered += 1,
                 Ok(Some(Entry { time, key: Some(key), cost, .. })) => self.check(time, &key, cost),
-                Ok(Some(Entry { key: None, .. })) => self.counts.without_key += 1,
+                Ok(Some(Entry { key: None, .. })) => counts.without_key += 1,
                 Err(reason) => self.refuse(name, number, &reason),
             }
         }
@@ -122,7 +127,7 @@ impl<F: FnMut(Micros, &str, u64)> Pass<'_, F> {
     /// # Errors
     /// When there are lines, but none has the key: the wrong one is named.
     fn check_keys(&self) -> Result<(), Failure> {
-        let Counts { requests, without_key, filtered, .. } = self.counts;
+        let LineCounts { requests, without_key, filtered, .. } = self.summary.counts;
         if requests == 0 && without_key == 0 && filtered > 0 {
             return Err(Failure::Log(format!(
                 "none of {filtered} requests passes --path, --method and --status: a request of JSON lines has them as \
@@ -144,20 +149,21 @@ impl<F: FnMut(Micros, &str, u64)> Pass<'_, F> {
     }
 
     fn check(&mut self, time: Micros, key: &str, cost: u64) {
-        let (first, latest) = self.span.unwrap_or((time, time));
-        self.counts.requests += 1;
-        self.counts.out_of_order += u64::from(time < latest);
-        self.counts.far_back += u64::from(time.saturating_add(FAR) < latest);
+        let Summary { counts, span, peaks, .. } = &mut self.summary;
+        let (first, latest) = span.unwrap_or((time, time));
+        counts.requests += 1;
+        counts.out_of_order += u64::from(time < latest);
+        counts.far_back += u64::from(time.saturating_add(FAR) < latest);
         let now = time.max(latest);
-        self.span = Some((first, now));
-        self.peaks.add(now, false);
+        *span = Some((first, now));
+        peaks.add(now, false);
         (self.decide)(now, key, cost);
     }
 
     fn refuse(&mut self, name: &str, number: u64, reason: &str) {
-        self.counts.unreadable += 1;
-        if self.unreadable.len() < SHOWN {
-            self.unreadable.push(format!("{name}:{number}: {reason}"));
+        self.summary.counts.unreadable += 1;
+        if self.summary.unreadable.len() < SHOWN {
+            self.summary.unreadable.push(format!("{name}:{number}: {reason}"));
         }
     }
 }
@@ -174,14 +180,14 @@ fn bar(bytes: u64) -> ProgressBar {
     }
 }
 
-/// A log with its name and its size in bytes, 0 if unknown.
-fn open(log: &Path) -> Result<(String, Box<dyn Read>, u64), Failure> {
-    let name = origin(log);
-    if is_standard_input(log) {
-        return Ok((name, Box::new(io::stdin()), 0));
+impl Log {
+    fn open(path: &Path) -> Result<Self, Failure> {
+        let name = origin(path);
+        if is_standard_input(path) {
+            return Ok(Self { name, input: Box::new(io::stdin()), bytes: 0 });
+        }
+        let opened = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+        let (bytes, file) = opened.map_err(|error| Failure::Log(format!("{name} cannot be read: {error}")))?;
+        Ok(Self { name, input: Box::new(file), bytes })
     }
-    let failed = |error: io::Error| Failure::Log(format!("{name} cannot be read: {error}"));
-    let file = File::open(log).map_err(failed)?;
-    let bytes = file.metadata().map_err(failed)?.len();
-    Ok((name, Box::new(file), bytes))
 }

@@ -2,14 +2,16 @@
 
 use std::borrow::Cow;
 
-use super::access_log::AccessLog;
+use clap::ValueEnum;
+
 use super::entry::{Cost, Entry};
-use super::field::Field;
+use super::field::{Field, Wanted};
+use super::filters::Filters;
+use super::instant::LastInstant;
 use super::json::{self, Members};
-use super::load_balancer::LoadBalancer;
 use super::shipper::Shipper;
 use super::w3c::W3c;
-use super::{Failure, LogArgs};
+use super::{Failure, LogArgs, access_log, load_balancer};
 use crate::limit::key::check_length;
 use crate::limit::quota::MAX_UNITS;
 
@@ -33,14 +35,9 @@ pub(in crate::cli) enum Format {
 }
 
 impl Format {
-    pub(in crate::cli) fn name(self) -> &'static str {
-        match self {
-            Self::Common => "common",
-            Self::Combined => "combined",
-            Self::Json => "json",
-            Self::W3c => "w3c",
-            Self::Alb => "alb",
-        }
+    /// As `--format` has it.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
     /// The name of the key if no flag names one.
@@ -52,7 +49,7 @@ impl Format {
     fn of_raw(line: &[u8]) -> Option<Self> {
         match line {
             _ if W3c::is_line(line) => Some(Self::W3c),
-            _ if LoadBalancer::is_line(line) => Some(Self::Alb),
+            _ if load_balancer::read(line).is_ok() => Some(Self::Alb),
             _ => None,
         }
     }
@@ -65,13 +62,14 @@ impl Format {
         if line.trim_ascii_start().starts_with(b"{") {
             return Ok(Self::Json);
         }
-        AccessLog::new(Field::Client, Some(1)).read(line)?;
+        let fields = access_log::read(line, &mut LastInstant::default())?;
+        Wanted { key: Field::Client, cost: Some(1) }.entry(&fields, &Filters::default())?;
         Ok(if line.ends_with(b"\"") { Self::Combined } else { Self::Common })
     }
 }
 
 /// Reads the lines of one log.
-pub(super) struct Reader<'o> {
+pub(super) struct LogReader<'o> {
     options: &'o LogArgs,
     shipper: Shipper,
     format: Option<(Format, Parser)>,
@@ -81,16 +79,16 @@ pub(super) struct Reader<'o> {
 
 /// The parser of one format.
 enum Parser {
-    AccessLog(AccessLog),
+    AccessLog(Wanted, LastInstant),
     Json(Members),
     W3c(W3c),
-    LoadBalancer(LoadBalancer),
+    LoadBalancer(Wanted),
 }
 
 /// The data of a line, none if it has no request, or the reason why it cannot be read.
 type Read<'a> = Result<Option<Entry<'a>>, Cow<'static, str>>;
 
-impl<'o> Reader<'o> {
+impl<'o> LogReader<'o> {
     /// # Errors
     /// When a format is given that has no such field.
     pub(super) fn new(options: &'o LogArgs) -> Result<Self, Failure> {
@@ -130,7 +128,7 @@ impl<'o> Reader<'o> {
                 unknown.insert((format, Parser::new(format, self.options)?))
             }
         };
-        let read = parser.read(line);
+        let read = parser.read(line, &self.options.filters);
         if let (Parser::W3c(log), Ok(None)) = (parser, &read) {
             self.names.clone_from(&log.names);
         }
@@ -144,7 +142,7 @@ impl Parser {
         if let Some(time) = options.time.as_ref().filter(|_| format != Format::Json) {
             return Err(Failure::Usage(format!("--time {time}: only JSON lines name their time")));
         }
-        let (key, filters) = (options.key.as_deref(), options.filters.clone());
+        let key = options.key.as_deref();
         let bytes_or = |cost| match cost {
             Some(Cost::Field(name)) if name == "bytes" => Ok(None),
             Some(Cost::Field(name)) => {
@@ -157,26 +155,26 @@ impl Parser {
             Format::Json => {
                 let cost = cost.unwrap_or_else(|| Cost::Field("cost".to_owned()));
                 let key = key.unwrap_or(format.key()).to_owned();
-                Self::Json(Members::new(options.time.clone(), key, cost).filtered(filters))
+                Self::Json(Members::new(options.time.clone(), key, cost))
             }
-            Format::W3c => Self::W3c(W3c::new(options.key.clone(), cost.unwrap_or(Cost::Always(1))).filtered(filters)),
+            Format::W3c => Self::W3c(W3c::new(options.key.clone(), cost.unwrap_or(Cost::Always(1)))),
             Format::Common | Format::Combined => {
                 let key = Field::of(key, "an access log", |_| true)?;
-                Self::AccessLog(AccessLog::new(key, bytes_or(cost)?).filtered(filters))
+                Self::AccessLog(Wanted { key, cost: bytes_or(cost)? }, LastInstant::default())
             }
             Format::Alb => {
-                let key = Field::of(key, "a log of a load balancer", LoadBalancer::has)?;
-                Self::LoadBalancer(LoadBalancer::new(key, bytes_or(cost)?).filtered(filters))
+                let key = Field::of(key, "a log of a load balancer", load_balancer::has)?;
+                Self::LoadBalancer(Wanted { key, cost: bytes_or(cost)? })
             }
         })
     }
 
-    fn read<'a>(&mut self, line: &'a [u8]) -> Read<'a> {
+    fn read<'a>(&mut self, line: &'a [u8], filters: &Filters) -> Read<'a> {
         let entry = match self {
-            Self::AccessLog(log) => log.read(line)?,
-            Self::Json(log) => log.read(line)?,
-            Self::LoadBalancer(log) => log.read(line)?,
-            Self::W3c(log) => match log.read(line)? {
+            Self::AccessLog(wanted, last) => wanted.entry(&access_log::read(line, last)?, filters)?,
+            Self::Json(log) => log.read(line, filters)?,
+            Self::LoadBalancer(wanted) => wanted.entry(&load_balancer::read(line)?, filters)?,
+            Self::W3c(log) => match log.read(line, filters)? {
                 Some(entry) => entry,
                 None => return Ok(None),
             },

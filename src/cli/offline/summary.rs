@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::instant::text as instant;
 use super::reader::Format;
-use super::tally::Minute;
+use super::tally::{Minute, Peaks};
+use crate::cli::shown;
 use crate::config::visible;
 use crate::limit::drain::Over;
 use crate::limit::time::Micros;
@@ -15,19 +16,19 @@ use crate::limit::time::Micros;
 pub(in crate::cli) struct Summary {
     /// Each log with its format, none if it is empty.
     pub(super) logs: Vec<(String, Option<Format>)>,
-    pub(in crate::cli) counts: Counts,
+    pub(in crate::cli) counts: LineCounts,
     /// `access.log:17: why`, for the first few unreadable lines.
     pub(in crate::cli) unreadable: Vec<String>,
     /// The instants of the first and the last request, us.
     pub(in crate::cli) span: Option<(Micros, Micros)>,
     /// The minutes with the most requests.
-    pub(in crate::cli) peaks: Vec<Minute>,
+    pub(in crate::cli) peaks: Peaks,
     /// How the requests were charged.
     pub(in crate::cli) over: Over,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::cli) struct Counts {
+pub(in crate::cli) struct LineCounts {
     /// All lines except blank ones.
     pub(super) lines: u64,
     /// Lines that contain a request.
@@ -43,9 +44,10 @@ pub(in crate::cli) struct Counts {
 }
 
 impl Summary {
-    /// Unreadable lines, and a warning if the order of the logs makes the result wrong.
-    pub(in crate::cli) fn complaints(&self) -> impl Iterator<Item = String> {
-        let Counts { requests, far_back, .. } = self.counts;
+    /// Unreadable lines, and a warning if the order of the logs makes the result wrong, or if they
+    /// are empty. `done` is the deed of the command.
+    pub(in crate::cli) fn complaints(&self, done: &str) -> impl Iterator<Item = String> {
+        let LineCounts { requests, far_back, .. } = self.counts;
         // Up to a hundredth may come from a clock that was set back.
         let warning = (far_back > requests / 100).then(|| {
             format!(
@@ -53,15 +55,16 @@ impl Summary {
                  not what would have been: give the logs in the order of their time, the oldest first"
             )
         });
-        self.unreadable.iter().cloned().chain(warning)
+        let empty = self.span.is_none().then(|| format!("the logs have no request, so nothing is {done}"));
+        self.unreadable.iter().cloned().chain(warning).chain(empty)
     }
 
-    /// The members of a JSON report.
-    pub(in crate::cli) fn json(&self) -> Value {
-        let Counts { lines, requests, unreadable, without_key, filtered, out_of_order, .. } = self.counts;
+    /// A report as one JSON document with these members, with a line end.
+    pub(in crate::cli) fn document(&self, members: Value) -> String {
+        let LineCounts { lines, requests, unreadable, without_key, filtered, out_of_order, .. } = self.counts;
         let log = |(name, format): &(String, Option<Format>)| json!({"name": name, "format": format.map(Format::name)});
         let minute = |minute: &Minute| json!({"minute": instant(minute.start), "checks": minute.checks});
-        json!({
+        let mut report = json!({
             "logs": self.logs.iter().map(log).collect::<Vec<_>>(),
             "over": self.over.name(),
             "lines": lines,
@@ -73,8 +76,12 @@ impl Summary {
             "out_of_order": out_of_order,
             "from": self.span.map(|(first, _)| instant(first)),
             "to": self.span.map(|(_, last)| instant(last)),
-            "peak_minutes": self.peaks.iter().map(minute).collect::<Vec<_>>(),
-        })
+            "peak_minutes": self.peaks.highest.iter().map(minute).collect::<Vec<_>>(),
+        });
+        if let (Value::Object(report), Value::Object(members)) = (&mut report, members) {
+            report.extend(members);
+        }
+        shown::json(&format!("{report:#}\n"))
     }
 }
 
@@ -82,7 +89,7 @@ impl Summary {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, format) in &self.logs {
-            writeln!(f, "{}: {}", visible(name), format.map_or("empty", Format::name))?;
+            writeln!(f, "{}: {}", visible(name), format.map_or("empty".to_owned(), Format::name))?;
         }
         writeln!(f, "{}", self.counts)?;
         match self.span {
@@ -92,7 +99,7 @@ impl fmt::Display for Summary {
     }
 }
 
-impl fmt::Display for Counts {
+impl fmt::Display for LineCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { lines, requests, unreadable, without_key, filtered, out_of_order, .. } = self;
         write!(f, "{lines} lines, {requests} requests, {unreadable} unreadable, {without_key} without a key, ")?;

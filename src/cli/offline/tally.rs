@@ -112,11 +112,12 @@ type Rank = fn(&Minute) -> u64;
 /// The peak minutes; time never goes back. One minute is open, and only the highest closed ones are
 /// kept.
 #[derive(Debug)]
-pub(super) struct Peaks {
+pub(in crate::cli) struct Peaks {
     rank: Rank,
     count: usize,
     open: Minute,
-    highest: Vec<Minute>,
+    /// Highest first, ties by time.
+    pub(in crate::cli) highest: Vec<Minute>,
 }
 
 impl Peaks {
@@ -133,13 +134,8 @@ impl Peaks {
         self.open.marked += u64::from(marked);
     }
 
-    /// The peaks, highest first, ties by time.
-    pub(super) fn top(mut self) -> Vec<Minute> {
-        self.close();
-        self.highest
-    }
-
-    fn close(&mut self) {
+    /// Ends the open minute.
+    pub(super) fn close(&mut self) {
         let lowest = self.highest.get(self.count.wrapping_sub(1)).map_or(0, self.rank);
         if (self.rank)(&self.open) > lowest {
             let after = self
@@ -154,39 +150,35 @@ impl Peaks {
 /// Checks with a property, such as denials: their number and cost, their keys, their minutes.
 #[derive(Debug)]
 pub(in crate::cli) struct Marked {
-    checks: u64,
-    cost: u128,
-    keys: Keys,
-    peaks: Peaks,
-}
-
-/// The marked checks of a whole log.
-pub(in crate::cli) struct MarkedChecks {
     pub(in crate::cli) checks: u64,
     pub(in crate::cli) cost: u128,
+    by_key: Keys,
+    /// Empty before the end.
     pub(in crate::cli) keys: TopKeys,
     /// The minutes with the most of them.
-    pub(in crate::cli) peaks: Vec<Minute>,
+    pub(in crate::cli) peaks: Peaks,
 }
 
 impl Marked {
     /// Keeps this many minutes.
-    pub(in crate::cli) fn new(minutes: usize) -> Self {
-        Self { checks: 0, cost: 0, keys: Keys::default(), peaks: Peaks::new(|minute| minute.marked, minutes) }
+    pub(super) fn new(minutes: usize) -> Self {
+        let (by_key, keys, peaks) = (Keys::default(), TopKeys::default(), Peaks::new(|minute| minute.marked, minutes));
+        Self { checks: 0, cost: 0, by_key, keys, peaks }
     }
 
-    pub(in crate::cli) fn add(&mut self, now: Micros, key: &str, cost: u64, is_marked: bool) {
+    pub(super) fn add(&mut self, now: Micros, key: &str, cost: u64, is_marked: bool) {
         self.peaks.add(now, is_marked);
         if is_marked {
             self.checks += 1;
             self.cost += u128::from(cost);
-            self.keys.add(key, cost);
+            self.by_key.add(key, cost);
         }
     }
 
-    /// Keeps this many keys.
-    pub(in crate::cli) fn end(self, keys: usize) -> MarkedChecks {
-        MarkedChecks { checks: self.checks, cost: self.cost, keys: self.keys.top(keys), peaks: self.peaks.top() }
+    /// Ends the counts, with this many keys.
+    pub(super) fn end(&mut self, keys: usize) {
+        self.keys = std::mem::take(&mut self.by_key).top(keys);
+        self.peaks.close();
     }
 }
 
@@ -203,10 +195,12 @@ mod tests {
             }
         }
         let minute = |start, checks, marked| Minute { start: start * MINUTE, checks, marked };
-        assert_eq!(peaks.top(), [minute(7, 3, 3), minute(8, 3, 3)]);
+        peaks.close();
+        assert_eq!(peaks.highest, [minute(7, 3, 3), minute(8, 3, 3)]);
         let mut none = Peaks::new(|minute| minute.checks, 0);
         none.add(5, true);
-        assert_eq!(none.top(), []);
+        none.close();
+        assert_eq!(none.highest, []);
     }
 
     #[test]

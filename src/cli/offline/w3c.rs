@@ -5,9 +5,8 @@ use std::borrow::Cow;
 use super::client;
 use super::entry::{Cost, Entry};
 use super::field::{Field, path};
-use super::filters::{Filters, Request};
-use super::instant;
-use crate::limit::time::Micros;
+use super::filters::{Filters, RequestParts};
+use super::instant::{self, LastInstant};
 
 /// The columns of the fields of an access log.
 const COLUMNS: [(&str, &[&str]); 9] = [
@@ -28,13 +27,11 @@ pub(super) struct W3c {
     /// A field of access logs, or the name of a column.
     key: String,
     cost: Cost,
-    filters: Filters,
     /// The columns by the last `#Fields`.
     columns: Result<Columns, String>,
     /// The names of these columns.
     pub(super) names: Vec<String>,
-    /// The previous line's time, as written and in us.
-    last: (String, Micros),
+    last: LastInstant,
 }
 
 /// The places of the columns in use.
@@ -60,13 +57,8 @@ enum Time {
 impl W3c {
     pub(super) fn new(key: Option<String>, cost: Cost) -> Self {
         let columns = Err("no line `#Fields:` above, which names the columns".to_owned());
-        let last = (String::new(), 0);
-        let (key, filters) = (key.unwrap_or_else(|| "client".to_owned()), Filters::default());
-        Self { key, cost, filters, columns, names: Vec::new(), last }
-    }
-
-    pub(super) fn filtered(self, filters: Filters) -> Self {
-        Self { filters, ..self }
+        let key = key.unwrap_or_else(|| "client".to_owned());
+        Self { key, cost, columns, names: Vec::new(), last: LastInstant::default() }
     }
 
     /// Whether a log with this line is a W3C log.
@@ -76,8 +68,12 @@ impl W3c {
             .any(|directive| line.starts_with(directive.as_bytes()))
     }
 
-    /// See [`super::reader::Reader::read`]. None for a line about the log itself.
-    pub(super) fn read<'a>(&mut self, line: &'a [u8]) -> Result<Option<Entry<'a>>, Cow<'static, str>> {
+    /// See [`super::reader::LogReader::read`]. None for a line about the log itself.
+    pub(super) fn read<'a>(
+        &mut self,
+        line: &'a [u8],
+        filters: &Filters,
+    ) -> Result<Option<Entry<'a>>, Cow<'static, str>> {
         let line = std::str::from_utf8(line).map_err(|_| "the line is not UTF-8")?;
         if line.starts_with('#') {
             if let Some(names) = line.strip_prefix("#Fields:") {
@@ -98,16 +94,13 @@ impl W3c {
                 .map_err(|_| "the time is before 1970")?,
             Time::DateAndTime(date, time) => {
                 let written = format!("{}T{}Z", values[date], values[time]);
-                if self.last.0 != written {
-                    let instant = instant::rfc3339(&written).ok_or("`date` and `time` are no time")?;
-                    self.last = (written, Micros::try_from(instant).map_err(|_| "the time is before 1970")?);
-                }
-                self.last.1
+                let parse = |text: &[u8]| instant::rfc3339(std::str::from_utf8(text).ok()?);
+                self.last.get(written.as_bytes(), parse, "`date` and `time` are no time")?
             }
         };
         let [method, target, status] =
             columns.request.map(|place| place.map_or(&b""[..], |place| values[place].as_bytes()));
-        let passes = self.filters.pass(Request { method, path: path(target), status });
+        let passes = filters.pass(RequestParts { method, path: path(target), status });
         let key = client::key_of(values[columns.key].as_bytes(), columns.is_host)?;
         let cost = match (&self.cost, columns.cost.map(|place| values[place])) {
             (Cost::Always(cost), _) => *cost,
@@ -147,12 +140,13 @@ impl W3c {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::time::Micros;
 
     fn read(text: &str, key: Option<&str>, cost: Cost) -> Result<Vec<(Micros, Option<String>, u64)>, String> {
         let mut log = W3c::new(key.map(str::to_owned), cost);
         let mut entries = Vec::new();
         for line in text.lines() {
-            if let Some(entry) = log.read(line.as_bytes()).map_err(Cow::into_owned)? {
+            if let Some(entry) = log.read(line.as_bytes(), &Filters::default()).map_err(Cow::into_owned)? {
                 entries.push((entry.time, entry.key.map(Cow::into_owned), entry.cost));
             }
         }

@@ -2,17 +2,18 @@
 //!
 //! Until its first denial a client is charged as without a limit. So a limit denies it if and only
 //! if the highest use that it reaches without a limit is above. One pass over the requests of each
-//! client finds these uses, and they give the limit. A second pass applies the limit and counts the
-//! denials.
+//! client finds these uses, and they give the limit. A second pass applies the limit to the few
+//! clients above and counts their denials. Each window has a thread of its own.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use crate::cli::offline::{Failure, LogArgs, Percentage, Summary, percent, read, share};
-use crate::cli::shown;
 use crate::config::inline::{QuotaSpec, quotas};
 use crate::limit::policy::{Algorithm, Applied, Policy};
 use crate::limit::quota::{MAX_UNITS, Quota};
@@ -24,14 +25,14 @@ use crate::limit::time::Micros;
 const WINDOWS: [&str; 6] = ["1s", "10s", "1m", "10m", "1h", "1d"];
 
 /// The requests of a log that quotas of the policy count, about 24 bytes each.
-struct Requests {
+struct CountedRequests {
     policy: Arc<Policy>,
-    list: Vec<Request>,
+    list: Vec<CountedRequest>,
     clients: HashMap<Box<str>, u32>,
     uncounted: Uncounted,
 }
 
-struct Request {
+struct CountedRequest {
     /// The number of its client.
     client: u32,
     time: Micros,
@@ -56,8 +57,8 @@ struct Proposal {
     highest: u64,
 }
 
-pub(super) struct Report {
-    summary: Summary,
+pub(super) struct ProposalReport {
+    pub(super) summary: Summary,
     policy: Arc<Policy>,
     most: Percentage,
     clients: usize,
@@ -75,7 +76,7 @@ pub(super) fn propose(
     logs: &LogArgs,
     most: &Percentage,
     windows: &[String],
-) -> Result<Report, Failure> {
+) -> Result<ProposalReport, Failure> {
     if matches!(policy.algorithm, Algorithm::TokenBucket | Algorithm::SlidingLog) {
         let (name, algorithm) = (&policy.name, policy.algorithm.name());
         return Err(Failure::Usage(format!(
@@ -91,26 +92,30 @@ pub(super) fn propose(
         windows => windows.iter().map(|window| unlimited(window)).collect::<Result<_, Failure>>()?,
     };
     let (list, clients) = Default::default();
-    let mut requests = Requests { policy: policy.clone(), list, clients, uncounted: Uncounted::default() };
+    let mut requests = CountedRequests { policy: policy.clone(), list, clients, uncounted: Uncounted::default() };
     let summary = read(logs, |now, key, cost| requests.add(now, key, cost))?;
     let span = summary.span.map_or(0, |(first, last)| last - first);
     requests.list.sort_by_key(|request| request.client);
     let is_covered = |(place, (_, quota)): &(usize, &(&str, Quota))| is_chosen || *place == 0 || quota.window <= span;
-    let covered = windows.iter().enumerate().filter(is_covered);
-    let proposals = covered.map(|(_, (window, unlimited))| requests.proposal(window, unlimited, most));
-    let proposals = proposals.collect::<Result<_, _>>()?;
-    let Requests { list, clients, uncounted, .. } = requests;
-    Ok(
-        Report {
-            summary,
-            policy,
-            most: most.clone(),
-            clients: clients.len(),
-            checks: list.len(),
-            proposals,
-            uncounted,
-        },
-    )
+    let proposals = std::thread::scope(|scope| {
+        let covered = windows.iter().enumerate().filter(is_covered);
+        let requests = &requests;
+        let threads =
+            covered.map(|(_, (window, unlimited))| scope.spawn(move || requests.proposal(window, unlimited, most)));
+        let threads: Vec<_> = threads.collect();
+        let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        ended.collect::<Result<_, _>>()
+    })?;
+    let CountedRequests { list, clients, uncounted, .. } = requests;
+    Ok(ProposalReport {
+        summary,
+        policy,
+        most: most.clone(),
+        clients: clients.len(),
+        checks: list.len(),
+        proposals,
+        uncounted,
+    })
 }
 
 /// The quota as the policy would have it.
@@ -121,7 +126,7 @@ fn quota(policy: &Policy, limit: u64, window: &str) -> Result<Quota, Failure> {
     read.pop().ok_or_else(|| wrong("no window"))
 }
 
-impl Requests {
+impl CountedRequests {
     fn add(&mut self, time: Micros, written: &str, cost: u64) {
         let Ok(key) = self.policy.key_type.normalise(written) else {
             self.uncounted.refused += 1;
@@ -139,27 +144,26 @@ impl Requests {
                 *self.clients.entry(key.into()).or_insert(next)
             }
         };
-        self.list.push(Request { client, time, cost });
+        self.list.push(CountedRequest { client, time, cost });
     }
 
     /// The smallest limit of a window that denies at most this share of the clients.
     fn proposal(&self, window: &str, unlimited: &Quota, most: &Percentage) -> Result<Proposal, Failure> {
-        let each = || self.list.chunk_by(|one, next| one.client == next.client);
-        let mut uses: Vec<u64> = each().map(|requests| self.highest_use(unlimited, requests)).collect();
-        uses.sort_unstable();
-        let limit = uses.iter().rev().nth(most.most_of(uses.len())).copied().unwrap_or(1).max(1);
+        let clients = self.list.chunk_by(|one, next| one.client == next.client);
+        let mut clients: Vec<_> = clients.map(|requests| (self.highest_use(unlimited, requests), requests)).collect();
+        clients.sort_unstable_by_key(|(highest, _)| Reverse(*highest));
+        let highest = |place: usize| clients.get(place).map(|(highest, _)| *highest);
+        let limit = highest(most.most_of(clients.len())).unwrap_or(1).max(1);
         let quota = quota(&self.policy, limit, window)?;
-        let denials = each().map(|requests| self.denials(&quota, requests));
-        let (clients, checks) = denials
-            .filter(|denials| *denials > 0)
-            .fold((0, 0), |(clients, checks), denials| (clients + 1, checks + denials));
-        Ok(Proposal { quota, clients, checks, highest: uses.last().copied().unwrap_or(0) })
+        let denied = &clients[..clients.partition_point(|(highest, _)| *highest > limit)];
+        let checks = denied.iter().map(|(_, requests)| self.denials(&quota, requests)).sum();
+        Ok(Proposal { quota, clients: denied.len(), checks, highest: highest(0).unwrap_or(0) })
     }
 
     /// The highest use of a client in any window.
-    fn highest_use(&self, quota: &Quota, requests: &[Request]) -> u64 {
+    fn highest_use(&self, quota: &Quota, requests: &[CountedRequest]) -> u64 {
         let (mut state, ahead, mut highest) = (State::new(quota), self.policy.ahead(), 0);
-        for Request { time, cost, .. } in requests {
+        for CountedRequest { time, cost, .. } in requests {
             let left = state.remaining(quota, *time);
             if *cost > 0 && left > 0 {
                 state.charge_ahead(quota, *time, ahead, left.min(*cost));
@@ -169,9 +173,9 @@ impl Requests {
         highest
     }
 
-    fn denials(&self, quota: &Quota, requests: &[Request]) -> u64 {
+    fn denials(&self, quota: &Quota, requests: &[CountedRequest]) -> u64 {
         let (mut state, ahead, mut denials) = (State::new(quota), self.policy.ahead(), 0);
-        for Request { time, cost, .. } in requests.iter().filter(|request| request.cost > 0) {
+        for CountedRequest { time, cost, .. } in requests.iter().filter(|request| request.cost > 0) {
             match state.remaining(quota, *time) >= *cost {
                 true => state.charge_ahead(quota, *time, ahead, *cost),
                 false => denials += 1,
@@ -181,22 +185,18 @@ impl Requests {
     }
 }
 
-impl Report {
-    pub(super) fn summary(&self) -> &Summary {
-        &self.summary
-    }
-
-    /// One JSON document, with a line end.
-    pub(super) fn json(&self) -> String {
-        let mut report = self.summary.json();
-        report["policy"] = json!(self.policy.name);
-        report["at_most"] = json!(self.most.to_string());
-        report["clients"] = json!(self.clients);
-        report["checks"] = json!(self.checks);
-        report["listed"] = json!(self.uncounted.listed);
-        report["refused_keys"] = json!(self.uncounted.refused);
-        report["proposals"] = self.proposals.iter().map(|proposal| self.proposal(proposal)).collect();
-        shown::json(&format!("{report:#}\n"))
+impl ProposalReport {
+    /// The members of a document besides those of the summary.
+    pub(super) fn members(&self) -> Value {
+        json!({
+            "policy": self.policy.name,
+            "at_most": self.most.to_string(),
+            "clients": self.clients,
+            "checks": self.checks,
+            "listed": self.uncounted.listed,
+            "refused_keys": self.uncounted.refused,
+            "proposals": self.proposals.iter().map(|proposal| self.proposal(proposal)).collect::<Vec<_>>(),
+        })
     }
 
     fn proposal(&self, Proposal { quota, clients, checks, highest }: &Proposal) -> Value {
@@ -214,7 +214,7 @@ impl Report {
 }
 
 /// For people; every line ends with a line end.
-impl fmt::Display for Report {
+impl fmt::Display for ProposalReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.summary)?;
         let (name, most, all) = (&self.policy.name, &self.most, self.clients);

@@ -40,14 +40,14 @@ pub(super) struct Feed {
 #[derive(Debug)]
 pub(super) enum News {
     Snapshot(Box<Snapshot>),
-    Top(Question, Top),
+    Top(KeyQuestion, Top),
     /// The connection has ended, or there is none.
     Lost(String),
 }
 
 /// The keys of other spans than the last minute of all policies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Question {
+pub(super) struct KeyQuestion {
     pub(super) minutes: u64,
     pub(super) policy: Option<String>,
 }
@@ -71,7 +71,8 @@ impl Feed {
     /// that is too long.
     async fn read(&self, seconds: &mut u64, pause: &mut Duration) -> Result<(), String> {
         let path = format!("/v1/live?seconds={seconds}");
-        let sent = self.access.send(&self.target, Method::GET, &path, Bytes::new());
+        let connection = &mut None;
+        let sent = self.access.send(connection, &self.target, Method::GET, &path, Bytes::new());
         let response = timeout(TIMEOUT, sent).await.unwrap_or_else(|_| Err("no answer within 5 seconds".into()))?;
         if response.status() != StatusCode::OK {
             let read = timeout(TIMEOUT, Answer::read(response)).await;
@@ -100,7 +101,7 @@ impl Feed {
     }
 
     /// Asks the node for its heaviest keys, as long as there is a question.
-    pub(super) async fn ask_top(self, mut question: watch::Receiver<Option<Question>>) {
+    pub(super) async fn ask_top(self, mut question: watch::Receiver<Option<KeyQuestion>>) {
         loop {
             let asked = question.borrow_and_update().clone();
             if let Some(asked) = asked
@@ -115,12 +116,13 @@ impl Feed {
         }
     }
 
-    async fn top(&self, Question { minutes, policy }: &Question) -> Option<Top> {
+    async fn top(&self, KeyQuestion { minutes, policy }: &KeyQuestion) -> Option<Top> {
         let mut path = format!("/v1/top?minutes={minutes}&n={TOP_KEYS}");
         if let Some(policy) = policy {
             path += &format!("&policy={}", encoded(policy));
         }
-        let asked = timeout(TIMEOUT, self.access.ask(&self.target, Method::GET, &path, Bytes::new()));
+        let connection = &mut None;
+        let asked = timeout(TIMEOUT, self.access.ask(connection, &self.target, Method::GET, &path, Bytes::new()));
         // The stream of snapshots reports why a node does not answer.
         let answer = asked.await.ok()?.ok().filter(|answer| answer.status == StatusCode::OK)?;
         serde_json::from_slice(&answer.body).ok()

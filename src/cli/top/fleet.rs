@@ -1,12 +1,12 @@
 //! The nodes, and the sum of their snapshots.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::Serialize;
 
-use super::feed::{News, Question};
-use super::snapshot::{Checks, Consumer, Denied, Second, Server, Shard, Snapshot, Top};
+use super::feed::{KeyQuestion, News};
+use super::snapshot::{Checks, Consumer, Denied, KeyRow, Second, Server, Shard, Snapshot, Top};
 
 /// The longest span that is shown, in seconds.
 pub(super) const MOST_SECONDS: u64 = 15 * 60;
@@ -18,18 +18,18 @@ const LONGEST_NAME: usize = 1024;
 /// All nodes, in the order of the command line.
 #[derive(Debug)]
 pub(super) struct Fleet {
-    nodes: Vec<Node>,
+    nodes: Vec<FleetNode>,
 }
 
 #[derive(Debug, Default)]
-struct Node {
+struct FleetNode {
     url: String,
     /// The last snapshot, without its seconds; none while the connection is lost.
     last: Option<Snapshot>,
     /// The seconds of the last 15 minutes.
     seconds: VecDeque<Second>,
     /// The last answer to a question about keys.
-    top: Option<(Question, Top)>,
+    top: Option<(KeyQuestion, Top)>,
     /// Whether it has ever sent a snapshot.
     was_heard: bool,
     /// Why there is no connection.
@@ -152,7 +152,7 @@ pub(super) struct ShardRow {
 
 impl Fleet {
     pub(super) fn new(urls: impl Iterator<Item = String>) -> Self {
-        Self { nodes: urls.map(|url| Node { url, ..Node::default() }).collect() }
+        Self { nodes: urls.map(|url| FleetNode { url, ..FleetNode::default() }).collect() }
     }
 
     /// Takes in the news of the node at `place`.
@@ -167,7 +167,7 @@ impl Fleet {
 
     /// Why no node has ever sent a snapshot; none if one has.
     pub(super) fn unheard(&self) -> Option<String> {
-        let reason = |node: &Node| format!("{}: {}", node.url, node.lost.as_deref().unwrap_or("no answer yet"));
+        let reason = |node: &FleetNode| format!("{}: {}", node.url, node.lost.as_deref().unwrap_or("no answer yet"));
         let is_unheard = self.nodes.iter().all(|node| !node.was_heard);
         is_unheard.then(|| self.nodes.iter().map(reason).collect::<Vec<_>>().join("; "))
     }
@@ -184,7 +184,7 @@ impl Fleet {
         });
         Sum {
             at: newest().map(|second| second.at).max().unwrap_or(0),
-            nodes: self.nodes.iter().map(Node::row).collect(),
+            nodes: self.nodes.iter().map(FleetNode::row).collect(),
             status: worst.unwrap_or_default(),
             versions: answering().map(|(_, last)| last.policies.version.clone()).collect(),
             policies: answering().flat_map(|(_, last)| last.policies.names.iter().cloned()).collect(),
@@ -192,8 +192,8 @@ impl Fleet {
             p99_us: newest().filter_map(|second| second.p99_us).max(),
             decisions: self.decisions(span),
             checks: Vec::new(),
-            top: summed_top(answering().flat_map(|(node, last)| node.denied(span, last))),
-            consumers: summed_consumers(answering().flat_map(|(node, last)| node.consumers(span, last))),
+            top: summed(answering().flat_map(|(node, last)| node.denied(span, last))),
+            consumers: summed(answering().flat_map(|(node, last)| node.consumers(span, last))),
             by_policy: by_policy(newest().flat_map(|second| &second.checks)),
             shards: summed_shards(answering().flat_map(|(_, last)| &last.store.shards)),
         }
@@ -243,7 +243,7 @@ impl Fleet {
     }
 }
 
-impl Node {
+impl FleetNode {
     fn note(&mut self, mut snapshot: Snapshot) {
         bound(&mut snapshot);
         // A new connection sends seconds again.
@@ -284,7 +284,7 @@ impl Node {
         }
     }
 
-    fn answer(&self, question: &Question) -> Option<&Top> {
+    fn answer(&self, question: &KeyQuestion) -> Option<&Top> {
         self.top.as_ref().filter(|(asked, _)| asked == question).map(|(_, top)| top)
     }
 
@@ -307,9 +307,9 @@ impl Node {
 
 impl Span {
     /// The question whose answer a snapshot does not have.
-    pub(super) fn question(&self) -> Option<Question> {
+    pub(super) fn question(&self) -> Option<KeyQuestion> {
         let Self { minutes, policy } = self.clone();
-        (minutes != 1 || policy.is_some()).then_some(Question { minutes, policy })
+        (minutes != 1 || policy.is_some()).then_some(KeyQuestion { minutes, policy })
     }
 }
 
@@ -359,43 +359,22 @@ fn bound(snapshot: &mut Snapshot) {
     }
 }
 
-/// The same key of two nodes is one, where both show it or have one secret for its hash.
-fn summed_top<'a>(denied: impl Iterator<Item = &'a Denied>) -> Vec<Denied> {
-    let mut found: HashMap<(&str, &str), Denied> = HashMap::new();
-    for one in denied {
-        let name = one.key.as_deref().unwrap_or(&one.key_hash);
-        match found.get_mut(&(one.policy.as_str(), name)) {
-            None => _ = found.insert((&one.policy, name), one.clone()),
+/// The rows of keys, the highest first. The same key of two nodes is one, where both show it or
+/// have one secret for its hash.
+fn summed<'a, R: KeyRow + 'a>(rows: impl Iterator<Item = &'a R>) -> Vec<R> {
+    let mut found: BTreeMap<(&str, &str), R> = BTreeMap::new();
+    for row in rows {
+        match found.get_mut(&row.name()) {
+            None => _ = found.insert(row.name(), row.clone()),
             Some(sum) => {
-                sum.denied += one.denied;
-                sum.at_least += one.at_least;
+                let counts = row.clone().counts().map(|count| *count);
+                sum.counts().into_iter().zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(count));
             }
         }
     }
-    let mut top: Vec<Denied> = found.into_values().collect();
-    top.sort_by(|a, b| {
-        let names = |denied: &Denied| (denied.policy.clone(), denied.key.clone(), denied.key_hash.clone());
-        b.denied.cmp(&a.denied).then_with(|| names(a).cmp(&names(b)))
-    });
-    top
-}
-
-fn summed_consumers<'a>(consumers: impl Iterator<Item = &'a Consumer>) -> Vec<Consumer> {
-    let mut found: HashMap<(&str, &str), Consumer> = HashMap::new();
-    for one in consumers {
-        let name = one.key.as_deref().unwrap_or(&one.key_hash);
-        match found.get_mut(&(one.policy.as_str(), name)) {
-            None => _ = found.insert((&one.policy, name), one.clone()),
-            Some(sum) => add_uses(sum, one),
-        }
-    }
-    let mut rows: Vec<Consumer> = found.into_values().collect();
-    rows.sort_by(|a, b| b.units.cmp(&a.units).then_with(|| (&a.policy, &a.key_hash).cmp(&(&b.policy, &b.key_hash))));
+    let mut rows: Vec<R> = found.into_values().collect();
+    rows.sort_by_cached_key(|row| Reverse(*row.clone().counts()[0]));
     rows
-}
-
-fn add_uses(sum: &mut Consumer, one: &Consumer) {
-    (sum.units, sum.checks) = (sum.units.saturating_add(one.units), sum.checks.saturating_add(one.checks));
 }
 
 fn summed_shards<'a>(shards: impl Iterator<Item = &'a Shard>) -> Vec<ShardRow> {

@@ -8,7 +8,7 @@ use ratatui::widgets::{Block, Borders, Clear, Paragraph, Row, Table, TableState}
 
 use super::fleet::{Decisions, NodeRow, PolicyRow, Rates, ShardRow, Span, Sum};
 use super::numbers::{bytes, count, micros, short, sparkline};
-use super::snapshot::{Consumer, Denied};
+use super::snapshot::{Denied, KeyRow};
 use crate::config::visible;
 
 /// The most rows of decisions and of shards on a low terminal.
@@ -49,16 +49,16 @@ pub(super) fn draw(frame: &mut Frame<'_>, sum: &Sum, view: &View) {
         draw_decisions(frame, decisions, &sum.decisions, view);
         draw_policies(frame, policies, &sum.by_policy);
         let [denied, uses] = beside(keys);
-        draw_keys(frame, denied, &sum.top, view);
-        draw_uses(frame, uses, &sum.consumers, view);
+        draw_denied(frame, denied, sum, view);
+        draw_uses(frame, uses, sum, view);
         let [shards, nodes] = beside(shards);
         draw_shards(frame, shards, &sum.shards, view);
         draw_nodes(frame, nodes, &sum.nodes, view);
     } else {
         draw_decisions(frame, decisions, &sum.decisions, view);
         match view.shows_uses {
-            true => draw_uses(frame, keys, &sum.consumers, view),
-            false => draw_keys(frame, keys, &sum.top, view),
+            true => draw_uses(frame, keys, sum, view),
+            false => draw_denied(frame, keys, sum, view),
         }
         draw_shards(frame, shards, &sum.shards, view);
     }
@@ -134,50 +134,43 @@ fn draw_decisions(frame: &mut Frame<'_>, area: Rect, decisions: &[Decisions], vi
     frame.render_widget(table, area);
 }
 
-fn draw_keys(frame: &mut Frame<'_>, area: Rect, top: &[Denied], view: &View) {
-    let title = cut(format!("keys denied most, last {} min", view.span.minutes), area, top.len());
-    if top.is_empty() {
-        let none = Paragraph::new("no key was denied").style(DIM).block(titled(title));
-        frame.render_widget(none, area);
+fn draw_denied(frame: &mut Frame<'_>, area: Rect, sum: &Sum, view: &View) {
+    let texts = ["keys denied most", "no key was denied", "DENIED", "AT LEAST"];
+    draw_keys(frame, area, &sum.top, texts, view.span.minutes, view.chosen);
+}
+
+fn draw_uses(frame: &mut Frame<'_>, area: Rect, sum: &Sum, view: &View) {
+    let texts = ["keys that used most", "no key used a unit", "UNITS", "CHECKS"];
+    draw_keys(frame, area, &sum.consumers, texts, view.span.minutes, None);
+}
+
+/// `texts`: the title, the text without keys, and the names of the counts.
+fn draw_keys<R: KeyRow>(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    keys: &[R],
+    texts: [&'static str; 4],
+    minutes: u64,
+    chosen: Option<usize>,
+) {
+    let [title, none, first, second] = texts;
+    let title = cut(format!("{title}, last {minutes} min"), area, keys.len());
+    if keys.is_empty() {
+        frame.render_widget(Paragraph::new(none).style(DIM).block(titled(title)), area);
         return;
     }
-    let rows = top.iter().map(|denied| {
-        Row::new([
-            Line::from(visible(&denied.policy)),
-            Line::from(name(denied)),
-            right(count(denied.denied)),
-            right(count(denied.at_least)),
-        ])
+    let rows = keys.iter().map(|row| {
+        let (policy, key) = row.name();
+        let [first, second] = row.clone().counts().map(|number| right(count(*number)));
+        Row::new([Line::from(visible(policy)), Line::from(visible(key)), first, second])
     });
-    let names = [Line::from("POLICY"), Line::from("KEY"), right("DENIED"), right("AT LEAST")];
+    let names = [Line::from("POLICY"), Line::from("KEY"), right(first), right(second)];
     let widths = [Constraint::Length(16), Constraint::Fill(1), Constraint::Length(11), Constraint::Length(11)];
     let table = Table::new(rows, widths)
         .header(Row::new(names).style(DIM))
         .row_highlight_style(Modifier::REVERSED)
         .block(titled(title));
-    let mut state = TableState::new().with_selected(view.chosen);
-    frame.render_stateful_widget(table, area, &mut state);
-}
-
-fn draw_uses(frame: &mut Frame<'_>, area: Rect, consumers: &[Consumer], view: &View) {
-    let title = cut(format!("keys that used most, last {} min", view.span.minutes), area, consumers.len());
-    if consumers.is_empty() {
-        let none = Paragraph::new("no key used a unit").style(DIM).block(titled(title));
-        frame.render_widget(none, area);
-        return;
-    }
-    let rows = consumers.iter().map(|used| {
-        Row::new([
-            Line::from(visible(&used.policy)),
-            Line::from(visible(used.key.as_deref().unwrap_or(&used.key_hash))),
-            right(count(used.units)),
-            right(count(used.checks)),
-        ])
-    });
-    let names = [Line::from("POLICY"), Line::from("KEY"), right("UNITS"), right("CHECKS")];
-    let widths = [Constraint::Length(16), Constraint::Fill(1), Constraint::Length(11), Constraint::Length(11)];
-    let table = Table::new(rows, widths).header(Row::new(names).style(DIM)).block(titled(title));
-    frame.render_widget(table, area);
+    frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(chosen));
 }
 
 fn draw_policies(frame: &mut Frame<'_>, area: Rect, policies: &[PolicyRow]) {
@@ -261,7 +254,8 @@ fn foot<'a>(top: &[Denied], view: &View) -> Line<'a> {
     let keys = "q quit   j k move   1 5 m minutes   p policy   u units   ? help";
     match view.chosen.and_then(|chosen| top.get(chosen)) {
         Some(denied) => {
-            format!("{}   {}   {}", visible(&denied.policy), name(denied), visible(&denied.key_hash)).into()
+            let (policy, key) = denied.name();
+            format!("{}   {}   {}", visible(policy), visible(key), visible(&denied.key_hash)).into()
         }
         None => Line::from(keys).style(DIM),
     }
@@ -310,11 +304,6 @@ fn right<'a>(text: impl Into<std::borrow::Cow<'a, str>>) -> Line<'a> {
     Line::from(text.into()).right_aligned()
 }
 
-/// The key where the node shows it, or else its hash.
-fn name(denied: &Denied) -> String {
-    visible(denied.key.as_deref().unwrap_or(&denied.key_hash))
-}
-
 /// `+1.2 ms`.
 fn offset(us: i64) -> String {
     format!("{}{}", if us < 0 { "-" } else { "+" }, micros(us.unsigned_abs())).replace(' ', "")
@@ -329,6 +318,7 @@ mod tests {
     use ratatui::buffer::Buffer;
 
     use super::super::fleet::NodeRow;
+    use super::super::snapshot::Consumer;
     use super::super::snapshot::Server;
     use super::*;
 

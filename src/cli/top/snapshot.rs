@@ -82,6 +82,34 @@ pub(super) struct Consumer {
     pub(super) checks: u64,
 }
 
+/// A key with two counts, of which the first decides its rank.
+pub(super) trait KeyRow: Clone {
+    /// The policy, and the key where the node shows it, or else its hash.
+    fn name(&self) -> (&str, &str);
+
+    fn counts(&mut self) -> [&mut u64; 2];
+}
+
+impl KeyRow for Denied {
+    fn name(&self) -> (&str, &str) {
+        (&self.policy, self.key.as_deref().unwrap_or(&self.key_hash))
+    }
+
+    fn counts(&mut self) -> [&mut u64; 2] {
+        [&mut self.denied, &mut self.at_least]
+    }
+}
+
+impl KeyRow for Consumer {
+    fn name(&self) -> (&str, &str) {
+        (&self.policy, self.key.as_deref().unwrap_or(&self.key_hash))
+    }
+
+    fn counts(&mut self) -> [&mut u64; 2] {
+        [&mut self.units, &mut self.checks]
+    }
+}
+
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Store {

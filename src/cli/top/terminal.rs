@@ -9,7 +9,7 @@ use tokio::signal::unix::SignalKind;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::feed::{News, Question};
+use super::feed::{KeyQuestion, News};
 use super::fleet::{Fleet, Span};
 use super::render::{View, draw};
 use crate::cli::signals;
@@ -33,7 +33,7 @@ pub(super) fn is_there() -> bool {
 pub(super) async fn show(
     fleet: &mut Fleet,
     news: &mut mpsc::Receiver<(usize, News)>,
-    question: &watch::Sender<Option<Question>>,
+    question: &watch::Sender<Option<KeyQuestion>>,
 ) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("the terminal: {error}");
     let ends = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
