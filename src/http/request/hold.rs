@@ -13,7 +13,7 @@ use crate::http::problem::{Problem, Violations};
 #[derive(Debug)]
 pub(in crate::http) struct HoldRequest {
     pub(in crate::http) hold: HoldId,
-    /// Of a settle that names it.
+    /// A settle may name the cost, a renewal never does.
     pub(in crate::http) cost: Option<u64>,
 }
 
