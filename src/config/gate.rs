@@ -106,7 +106,7 @@ impl RuleMatch {
 }
 
 /// Whether the byte may be in a token of HTTP (RFC 9110, 5.6.2).
-pub fn is_token(byte: u8) -> bool {
+pub(super) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 

@@ -110,7 +110,7 @@ pub use envoy::{EnvoyConfig, EnvoyRules, RuleSet, XdsConfig};
 pub use fault::{Fault, Faults, Place};
 pub use gate::{
     ClientFrom, Gate, GateCheck, GateRule, Gates, KeyPart, MissingKey, PathMatch, PathPattern, RequestFrom, RuleMatch,
-    Template, is_token,
+    Template,
 };
 pub use resolve::{Setup, built_in, load};
 pub use resp::{RespConfig, THROTTLE};

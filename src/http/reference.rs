@@ -14,9 +14,8 @@ use super::request::body;
 use super::rights::Routed;
 use super::shed::permit;
 use crate::access::Refused;
-use crate::config::envoy::Unit;
 use crate::gateway::envoy::messages::{
-    self, Code, CurrentLimit, DescriptorStatus, Entry, HeaderValue, RateLimitRequest, RateLimitResponse,
+    self, Code, CurrentLimit, DescriptorStatus, Entry, HeaderValue, RateLimitRequest, RateLimitResponse, Unit,
 };
 use crate::gateway::envoy::{RateLimitError, Unavailable, should_rate_limit};
 

@@ -3,6 +3,8 @@
 
 use prost::{Enumeration, Message};
 
+pub use crate::config::envoy::Unit;
+
 /// `RateLimitRequest`.
 #[derive(Clone, PartialEq, Message)]
 pub struct RateLimitRequest {
@@ -41,7 +43,7 @@ pub struct Entry {
 pub struct RateLimitOverride {
     #[prost(uint32, tag = "1")]
     pub requests_per_unit: u32,
-    /// The number of a [`crate::config::envoy::Unit`].
+    /// The number of a [`Unit`].
     #[prost(int32, tag = "2")]
     pub unit: i32,
 }
@@ -77,7 +79,7 @@ pub struct DescriptorStatus {
 pub struct CurrentLimit {
     #[prost(uint32, tag = "1")]
     pub requests_per_unit: u32,
-    /// The number of a [`crate::config::envoy::Unit`].
+    /// The number of a [`Unit`].
     #[prost(int32, tag = "2")]
     pub unit: i32,
     #[prost(string, tag = "3")]

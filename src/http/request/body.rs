@@ -13,7 +13,6 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::task::yield_now;
 
-use crate::config;
 use crate::http::problem::Problem;
 use crate::http::spurious_wakes;
 use crate::node::{ArrivingBody, BodyError};
@@ -157,8 +156,10 @@ fn parameter(text: &str) -> Option<(&str, &str, &str)> {
     is_token(value).then_some((name, value, rest))
 }
 
+/// RFC 9110, 5.6.2.
 fn is_token(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(config::is_token)
+    let is_mark = |byte: u8| b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || is_mark(byte))
 }
 
 /// A body that is read to its end even after its reader has dropped it.
