@@ -104,11 +104,12 @@ impl Followed {
 
     async fn follow_one(&self, number: usize, map: &Map) {
         loop {
-            if self.parts[number].is_settled() {
-                self.registry.woken(number).await;
-                tokio::time::sleep(TOGETHER).await;
-            } else {
-                let _ = timeout(AGAIN, self.registry.woken(number)).await;
+            let is_woken = timeout(AGAIN, self.registry.woken(number)).await.is_ok();
+            // A writer may have asked in vain meanwhile.
+            match (is_woken, self.parts[number].is_settled()) {
+                (false, true) => continue,
+                (true, true) => tokio::time::sleep(TOGETHER).await,
+                (_, false) => {}
             }
             self.ask_one(number, map).await;
         }

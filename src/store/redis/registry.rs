@@ -426,7 +426,7 @@ fn changes(reply: &Value) -> Option<RecordChanges> {
 }
 
 /// The parts that may have changed, by the bytes that a subscription brings, which are none at its
-/// end. A message names the stream of a part. Those of earlier versions are empty and mean all
+/// end. A message names the stream of a part. One of an earlier version is empty and means all
 /// parts, as do the beginning and the end. `rest` keeps a line that has not arrived whole.
 fn named(bytes: &[u8], rest: &mut Vec<u8>, streams: &[String]) -> Vec<usize> {
     rest.extend_from_slice(bytes);
