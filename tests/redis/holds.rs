@@ -11,14 +11,17 @@ use serde_json::{Value, json};
 use tollgate::limit::decision::Wait;
 use tollgate::limit::hold::{Hold, OnExpiry};
 use tollgate::limit::key::Fingerprinter;
-use tollgate::limit::policy::Policy;
+use tollgate::limit::policy::{Algorithm, Policy};
+use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::store::{Done, Subject};
 
 use crate::support::holds::{
     Gap, HoldHistory, HoldOp, ModelOp, follows_model, from_start, hold_ops, model_histories, policies_with_holds,
 };
 use crate::support::redis::{shared, timed_store};
-use crate::support::steps::{START, Step, policy as windows, runner, while_records_live, with_limits};
+use crate::support::steps::{
+    START, Step, policy as windows, policy_of, quota, runner, while_records_live, with_limits,
+};
 use crate::support::timed::{Timed, TimedRedis, in_time};
 use crate::support::{Node, config_on, http, unique, wait_until};
 
@@ -51,6 +54,29 @@ fn early_step_back_ends_its_history_early() {
         (step(late), HoldOp::Settle(0, Some(8))),
     ];
     in_time(|| runtime.block_on(both_alike(&store, &policy, &ops))).unwrap();
+}
+
+/// The clock of a hold may stand at the instant of an earlier reset, or before it.
+#[test]
+fn hold_that_is_opened_after_a_reset_is_not_ended_by_it() {
+    let (runtime, store) = timed_store();
+    let step = |after: u64, cost| Step { now: START + after, costs: vec![cost], quarters: 4 };
+    let mut policy =
+        policy_of(Algorithm::FixedWindow, vec![quota(1997, 10_000_000, Rule::FixedWindow(Anchor::FirstHit))]);
+    policy.options.hold = Some(Hold { ttl: 2_500_000, in_flight: None, on_expiry: OnExpiry::Release });
+    let settled_at_its_expiry =
+        [(step(0, 1), HoldOp::Reset), (step(0, 1), HoldOp::Open), (step(2_500_000, 1), HoldOp::Settle(0, None))];
+    let ended_behind_the_reset = [
+        (step(500_000, 1), HoldOp::Reset),
+        (step(400_000, 1), HoldOp::Open),
+        (step(3_000_000, 1), HoldOp::Look),
+        (step(5_000_000, 1), HoldOp::Renew(0)),
+        (step(5_000_000, 1), HoldOp::Settle(0, Some(8))),
+    ];
+    let histories: [&[_]; 2] = [&settled_at_its_expiry, &ended_behind_the_reset];
+    for history in histories {
+        in_time(|| runtime.block_on(both_alike(&store, &policy, history))).unwrap();
+    }
 }
 
 async fn both_alike(redis: &TimedRedis, policy: &Policy, ops: &[(Step, HoldOp)]) -> Result<(), TestCaseError> {

@@ -238,17 +238,21 @@ impl KeyState {
         (taken, receipt)
     }
 
+    /// As [`KeyState::receipt_of`], unless a reset has taken the charge back.
+    fn receipt(&mut self, policy: &Policy, id: Fingerprint, now: Micros) -> Option<Receipt> {
+        self.receipt_of(policy, id, now).filter(|receipt| !self.is_forgotten(receipt.at))
+    }
+
     /// The receipt of an id's charge for the present quotas, unless it was refunded. Marks it as
     /// refunded.
-    fn receipt(&mut self, policy: &Policy, id: Fingerprint, now: Micros) -> Option<Receipt> {
+    fn receipt_of(&mut self, policy: &Policy, id: Fingerprint, now: Micros) -> Option<Receipt> {
         let record = self.notes.as_mut()?.records.get_mut(id)?;
         if !record.is_alive(now) || std::mem::replace(&mut record.refunded, true) {
             return None;
         }
         let charged = &record.charged;
         let place = |quota: &Quota| charged.iter().position(|charged| Counter::of(charged) == Counter::of(quota));
-        let receipt = record.receipt(&policy.quotas, place);
-        (!self.is_forgotten(receipt.at)).then_some(receipt)
+        Some(record.receipt(&policy.quotas, place))
     }
 
     /// Takes back the charge of an id, and forgets its record with its hold. A later change of the

@@ -164,18 +164,27 @@ impl KeyState {
         Some(match end {
             Some(RecordedEnd::Settled(_)) => (HoldState::Ended(End::Settled), false),
             Some(RecordedEnd::Released) => (HoldState::Ended(End::Expired), true),
-            None if *expires > step.at => match self.holds()?.places.contains_key(&(*expires, name.clone())) {
-                true => (HoldState::Open(expires - step.at), false),
-                false => (HoldState::Ended(End::Reset), false),
-            },
-            None if self.is_forgotten(record.at()) => (HoldState::Ended(End::Reset), false),
-            None => (HoldState::Ended(End::Expired), step.releases()),
+            None => {
+                // A reset clears the places, so a hold that has one was opened after it, whatever the
+                // clock says.
+                let has_place = self.holds()?.places.contains_key(&(*expires, name.clone()));
+                match *expires > step.at {
+                    true if has_place => (HoldState::Open(expires - step.at), false),
+                    false if has_place || !self.is_forgotten(record.at()) => {
+                        (HoldState::Ended(End::Expired), step.releases())
+                    }
+                    _ => (HoldState::Ended(End::Reset), false),
+                }
+            }
         })
     }
 
     /// Removes some expired holds, and gives their charges back if the policy releases them. Also
     /// gives back the one that is settled. Returns how many it removed.
     fn sweep_expired(&mut self, step: &Step<'_>, work: &Work, own: Option<Fingerprint>) -> usize {
+        let settles = matches!(work, Work::Settle { .. } | Work::RefundOnce(_));
+        let is_released = |own: &Fingerprint| self.state_of(step, *own) == Some((HoldState::Ended(End::Expired), true));
+        let released = own.filter(|own| settles && is_released(own));
         let Some(notes) = &mut self.notes else { return 0 };
         let expired: Vec<_> =
             notes.holds.expired(step.at).take(SWEPT).map(|(place, id)| (place.clone(), *id)).collect();
@@ -184,13 +193,12 @@ impl KeyState {
             return expired.len();
         }
         let mut due: Vec<Fingerprint> = expired.iter().map(|(_, id)| *id).collect();
-        let settles = matches!(work, Work::Settle { .. } | Work::RefundOnce(_));
-        due.extend(own.filter(|own| settles && !due.contains(own)));
+        due.extend(released.filter(|own| !due.contains(own)));
         let undone = own.filter(|_| matches!(work, Work::Undo(_)));
         for id in due.into_iter().rev().filter(|id| Some(*id) != undone) {
-            let is_due = self.state_of(step, id) == Some((HoldState::Ended(End::Expired), true));
-            if is_due && self.kept(id).is_some_and(|kept| kept.end.is_none()) {
-                let receipt = self.receipt(step.policy, id, step.now);
+            let record = self.record(id).filter(|record| record.is_alive(step.now));
+            if record.and_then(Record::kept).is_some_and(|kept| kept.end.is_none()) {
+                let receipt = self.receipt_of(step.policy, id, step.now);
                 self.give_back(step.policy, step.now, receipt.as_ref());
                 self.end(id, RecordedEnd::Released);
             }

@@ -78,10 +78,11 @@ local lacks_place = wait > 0 and how == 'once' and over == 'deny'
 local id = record_key and string.sub(record_key, #prefix + 1)
 local own = own_hold and own_hold[2] == 1 and 'settled' or own_hold and own_hold[2] == 2 and 'released' or ''
 if own_hold and own_hold[2] == 0 then
-  local seen = redis.call('GET', reset_key)
+  -- A reset clears the places, so a hold that has one was opened after it, whatever the clock says.
+  local has_place, seen = redis.call('ZSCORE', held_key, id), redis.call('GET', reset_key)
   if own_hold[1] > held_at then
-    own = redis.call('ZSCORE', held_key, id) and 'open' or 'reset'
-  elseif seen and record[2] <= tonumber(seen) then
+    own = has_place and 'open' or 'reset'
+  elseif not has_place and seen and record[2] <= tonumber(seen) then
     own = 'reset'
   else
     own = release and 'released' or 'expired'
