@@ -115,25 +115,20 @@ impl Followed {
         }
     }
 
-    /// Wakes the followers of parts that have changed without a message.
-    async fn look_often(&self, first: usize) {
+    /// Wakes the follower of a part that has changed without a message.
+    async fn look_often(&self, number: usize) {
+        let part = &self.parts[number];
         loop {
             tokio::time::sleep(EVERY).await;
             // A part that has no answer asks for itself.
-            let is_settled = |number: &usize| self.parts[*number].is_settled();
-            let numbers = self.registry.read_with(first);
-            if !numbers.clone().any(|number| is_settled(&number)) {
+            if !part.is_settled() {
                 continue;
             }
-            let newest = self.registry.newest(numbers.clone()).await.unwrap_or_default();
-            for number in numbers.filter(is_settled) {
-                let part = &self.parts[number];
-                let known = part.version.load(Ordering::Relaxed);
-                if newest.get(number - first) == Some(&known) && !part.has_ended.load(Ordering::Relaxed) {
-                    part.complete_at.store(unix_micros(), Ordering::Relaxed);
-                } else {
-                    self.registry.wake(number);
-                }
+            let newest = self.registry.newest(number).await.ok();
+            if newest == Some(part.version.load(Ordering::Relaxed)) && !part.has_ended.load(Ordering::Relaxed) {
+                part.complete_at.store(unix_micros(), Ordering::Relaxed);
+            } else {
+                self.registry.wake(number);
             }
         }
     }

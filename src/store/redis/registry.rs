@@ -8,7 +8,6 @@
 //! The calls use connections of their own: no check waits behind a long answer.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,7 +22,7 @@ use super::protocol::address::Address;
 use super::protocol::failure::Failure;
 use super::protocol::keys::Tag;
 use super::protocol::reply::{NoVerdict, refused, text};
-use super::topology::{Layout, Topology};
+use super::topology::Topology;
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
 use crate::store::StoreError;
 
@@ -53,7 +52,6 @@ const MOST_LINE: usize = 4096;
 
 const WRITE: &str = include_str!("scripts/registry/write.lua");
 const READ_CHANGES: &str = include_str!("scripts/registry/changes.lua");
-const READ_NEWEST: &str = include_str!("scripts/registry/newest.lua");
 
 /// The records in Redis.
 #[derive(Debug)]
@@ -179,28 +177,15 @@ impl Registry {
         changes(&self.ask(part, &call).await?).ok_or_else(unfit)
     }
 
-    /// The parts that one call for the newest changes reads: from `part` on, and none if the call
-    /// for an earlier part reads it. A cluster rejects a call for parts of several slots.
-    pub fn read_with(&self, part: usize) -> Range<usize> {
-        match self.topology.kind() {
-            Layout::Cluster => part..part + 1,
-            Layout::Unknown | Layout::Single if part == 0 => 0..PARTS,
-            Layout::Unknown | Layout::Single => 0..0,
-        }
-    }
-
-    /// The version of the newest change of each of these parts, 0 without one. Far cheaper than
+    /// The version of the newest change of a part, 0 without one. Far cheaper than
     /// [`Registry::changes`] where nothing has changed.
     ///
     /// # Errors
     /// No server answers.
-    pub async fn newest(&self, parts: Range<usize>) -> Result<Vec<u64>, StoreError> {
-        let mut call = redis::cmd("EVAL");
-        call.arg(READ_NEWEST).arg(parts.len());
-        parts.clone().for_each(|part| _ = call.arg(self.key(part, "changes")));
-        let reply = self.ask(parts.start, &call).await?;
-        let versions = items(&reply).and_then(|ids| ids.iter().map(version).collect::<Option<Vec<_>>>());
-        versions.filter(|versions| versions.len() == parts.len()).ok_or_else(unfit)
+    pub async fn newest(&self, part: usize) -> Result<u64, StoreError> {
+        let mut call = redis::cmd("XREVRANGE");
+        call.arg(self.key(part, "changes")).arg("+").arg("-").arg("COUNT").arg(1);
+        newest(&self.ask(part, &call).await?).ok_or_else(unfit)
     }
 
     /// Waits until a part may have changed.
@@ -441,6 +426,14 @@ fn named(bytes: &[u8], rest: &mut Vec<u8>, streams: &[String]) -> Vec<usize> {
         name => streams.iter().position(|stream| stream.as_bytes() == name).map_or(0..0, |part| part..part + 1),
     };
     lines.split_inclusive(|byte| *byte == b'\n').flat_map(parts).collect()
+}
+
+fn newest(reply: &Value) -> Option<u64> {
+    match items(reply)? {
+        [] => Some(0),
+        [entry] => version(items(entry)?.first()?),
+        _ => None,
+    }
 }
 
 fn page(reply: &Value) -> Option<(u64, Vec<(String, String)>)> {
