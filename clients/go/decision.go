@@ -168,6 +168,8 @@ type Usage struct {
 	Holds []UsageHold `json:"holds,omitempty"`
 	// InFlight is the number of open holds.
 	InFlight *int64 `json:"in_flight,omitempty"`
+	// InFlightLimit is the most open holds.
+	InFlightLimit *int64 `json:"in_flight_limit,omitempty"`
 }
 
 // UsageHold is an open hold.

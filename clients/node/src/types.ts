@@ -132,6 +132,8 @@ export interface Usage extends Decision {
   holds?: Array<{ id: string; age_ms: number; cost: number; expires_in_ms: number; meta: string | null }>
   /** Open holds. */
   in_flight?: number
+  /** The most open holds. */
+  in_flight_limit?: number
 }
 
 /** A refund of one charge by its id, or of units by cost. */

@@ -275,6 +275,9 @@ pub struct Usage {
     /// The number of open holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_flight: Option<u64>,
+    /// The most open holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_flight_limit: Option<u64>,
 }
 
 /// An open hold.

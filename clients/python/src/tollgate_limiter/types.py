@@ -180,6 +180,7 @@ class Usage(Decision):
     ticks: list[Tick] | None = None
     holds: list[UsageHold] | None = None
     in_flight: int | None = None
+    in_flight_limit: int | None = None
 
 
 @dataclass(slots=True)
