@@ -33,6 +33,16 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+_closed: list[socket.socket] = []
+
+
+def closed() -> str:
+    """The URL of a port that refuses connections, also after the test: a client may still ask it."""
+    _closed.append(socket.socket())
+    _closed[-1].bind(("127.0.0.1", 0))
+    return f"http://127.0.0.1:{_closed[-1].getsockname()[1]}"
+
+
 def wait_until(condition: Callable[[], T], what: str, seconds: float = 20.0) -> T:
     end = time.monotonic() + seconds
     while not (found := condition()):

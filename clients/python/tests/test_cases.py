@@ -19,7 +19,7 @@ import pytest
 from tollgate_limiter import AsyncClient, Client, Denied, ProblemError, TollgateError, Unavailable
 
 from apps import FRAMEWORKS
-from support import CLIENTS, Node, Proxy, Silent, free_port, unique, wait_until
+from support import CLIENTS, Node, Proxy, Silent, closed, unique, wait_until
 
 CASES = json.loads((CLIENTS / "cases.json").read_text())
 CLIENT_OPTIONS = ("deadline", "retry", "coalesce", "token", "ca_file", "denial_cache")
@@ -90,7 +90,7 @@ def make_nodes(
             proxy = stack.enter_context(Proxy(node.port, lost=int(kind == "lossy")))
             urls.append(proxy.url)
         elif kind == "down":
-            urls.append(f"http://127.0.0.1:{free_port()}")
+            urls.append(closed())
         elif kind == "silent":
             urls.append(stack.enter_context(Silent()))
         else:
