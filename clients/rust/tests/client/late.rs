@@ -104,6 +104,7 @@ async fn checks_of_100_keys_keep_at_most_8_bytes_each_in_redis() {
         let answers = client.check_batch(checks).await.unwrap();
         assert!(answers.into_iter().all(|answer| answer.unwrap().source == Source::Store));
     }
-    let used = redis.used_memory() - begin;
+    // The node's own calls at its start may need more for a moment.
+    let used = redis.used_memory().saturating_sub(begin);
     assert!(used <= 8 * 100_000, "{used} bytes");
 }
