@@ -171,7 +171,10 @@ impl Followed {
         loop {
             let known = part.version.load(Ordering::Relaxed);
             let since = part.is_loaded.load(Ordering::Relaxed).then_some(known);
-            part.has_ended.store(false, Ordering::Relaxed);
+            let has_ended = part.has_ended.swap(false, Ordering::Relaxed);
+            if since.is_some() && !has_ended && self.registry.newest(number).await? == known {
+                return Ok(());
+            }
             let RecordChanges { now, newest, changes } = self.registry.changes(number, since).await?;
             if since == Some(newest) {
                 return Ok(());
