@@ -78,12 +78,22 @@ impl SlidingWindow {
 
     /// Takes back the part of a charge at `at` that still counts, from its own step.
     pub fn give_back(&mut self, grid: Grid, now: Micros, at: Micros, cost: u64) -> u64 {
-        self.steps.take(grid.counting(now), grid.step_at(at), cost)
+        let taken = self.steps.take(grid.counting(now), grid.step_at(at), cost);
+        self.after_taking(grid, now, taken)
     }
 
     /// Takes back up to `cost` of the count at `now`, from the oldest step upward.
     pub fn refund(&mut self, grid: Grid, now: Micros, cost: u64) -> u64 {
-        self.steps.take_oldest(grid.counting(now), cost)
+        let taken = self.steps.take_oldest(grid.counting(now), cost);
+        self.after_taking(grid, now, taken)
+    }
+
+    /// As a charge does, a refund that changes the counts drops steps too far ahead to count.
+    fn after_taking(&mut self, grid: Grid, now: Micros, taken: u64) -> u64 {
+        if taken > 0 {
+            self.steps.drop_after(grid.step_at(now) + STEPS);
+        }
+        taken
     }
 
     /// Whether a reservation may be open at `now`.

@@ -2,12 +2,14 @@
 //! member.
 
 use proptest::prelude::*;
+use std::num::NonZeroU64;
 use std::slice;
 use std::sync::Arc;
 
 use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::decision::Verdict;
 use tollgate::limit::key::Fingerprinter;
+use tollgate::limit::lease::Lease;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};
 use tollgate::limit::time::Micros;
@@ -48,6 +50,22 @@ async fn both_alike(redis: &TimedRedis, policy: &Policy, steps: &[Step]) -> Resu
         until_whole = until_whole.max(longest_reset(&answered.unwrap().ruling.verdicts));
     }
     each_key_ends(policy, &key, until_whole)
+}
+
+/// A lease charges ahead, so a step back by a window leaves its charge too far ahead to count.
+#[test]
+fn refund_after_a_step_back_drops_what_is_too_far_ahead() {
+    let (runtime, store) = timed_store();
+    let mut policy = policy(&[(19, 100_000)]);
+    policy.options.lease = Some(Lease { span: 10_937, nodes: NonZeroU64::MIN });
+    let step = |after: u64, cost| Step { now: START + after, costs: vec![cost], quarters: 4 };
+    let ops = [
+        (step(1_939_095, 7), Op::Take),
+        (step(1_901_224, 1), Op::Reserve),
+        (step(1_839_095, 11), Op::Refund),
+        (step(1_952_824, 1), Op::Drain),
+    ];
+    in_time(|| runtime.block_on(ops_alike(&store, &policy, &ops))).unwrap();
 }
 
 /// The same for every operation on a key, within the lifetime of the ids' records.
