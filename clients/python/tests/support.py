@@ -37,7 +37,7 @@ _closed: list[socket.socket] = []
 
 
 def closed() -> str:
-    """The URL of a port that refuses connections, also after the test: a client may still ask it."""
+    """The URL of a port that refuses connections, also after the test."""
     _closed.append(socket.socket())
     _closed[-1].bind(("127.0.0.1", 0))
     return f"http://127.0.0.1:{_closed[-1].getsockname()[1]}"
