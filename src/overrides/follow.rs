@@ -68,13 +68,6 @@ struct FollowedPart {
     trouble: ArcSwapOption<String>,
 }
 
-impl FollowedPart {
-    /// Whether the part is loaded, and its server answers.
-    fn is_settled(&self) -> bool {
-        self.is_loaded.load(Ordering::Relaxed) && self.trouble.load().is_none()
-    }
-}
-
 impl Followed {
     pub(super) fn new(registry: Registry) -> Self {
         registry.hold_checks(true);
@@ -98,38 +91,17 @@ impl Followed {
     /// returns.
     pub(super) async fn follow(&self, map: &Map) {
         let parts = join_all((0..PARTS).map(|number| self.follow_one(number, map)));
-        let looks = join_all((0..PARTS).map(|number| self.look_often(number)));
-        tokio::join!(parts, looks, self.keep_subscribed());
+        tokio::join!(parts, self.keep_subscribed());
     }
 
     async fn follow_one(&self, number: usize, map: &Map) {
         loop {
-            let is_woken = timeout(AGAIN, self.registry.woken(number)).await.is_ok();
-            // A writer may have asked in vain meanwhile.
-            match (is_woken, self.parts[number].is_settled()) {
-                (false, true) => continue,
-                (true, true) => tokio::time::sleep(TOGETHER).await,
-                (_, false) => {}
+            let is_well = self.parts[number].trouble.load().is_none();
+            let woken = timeout(if is_well { EVERY } else { AGAIN }, self.registry.woken(number)).await;
+            if woken.is_ok() {
+                tokio::time::sleep(TOGETHER).await;
             }
             self.ask_one(number, map).await;
-        }
-    }
-
-    /// Wakes the follower of a part that has changed without a message.
-    async fn look_often(&self, number: usize) {
-        let part = &self.parts[number];
-        loop {
-            tokio::time::sleep(EVERY).await;
-            // A part that has no answer asks for itself.
-            if !part.is_settled() {
-                continue;
-            }
-            let newest = self.registry.newest(number).await.ok();
-            if newest == Some(part.version.load(Ordering::Relaxed)) && !part.has_ended.load(Ordering::Relaxed) {
-                part.complete_at.store(unix_micros(), Ordering::Relaxed);
-            } else {
-                self.registry.wake(number);
-            }
         }
     }
 

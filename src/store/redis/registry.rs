@@ -193,11 +193,6 @@ impl Registry {
         self.woken[part].notified().await;
     }
 
-    /// Has the reader of a part ask for changes.
-    pub fn wake(&self, part: usize) {
-        self.woken[part].notify_one();
-    }
-
     /// Now by the clock of the server of a part, us; by this node's while none is known.
     pub fn now(&self, part: usize) -> Micros {
         let shared = &self.topology.shared;
