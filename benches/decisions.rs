@@ -177,7 +177,8 @@ fn leases(c: &mut Criterion) {
     let mut policy = Policy::clone(&policy(ONE));
     policy.options.lease = Some(Lease { span: 1_000_000, nodes: NonZeroU64::MIN });
     let by_name = BTreeMap::from([(policy.name.clone(), Arc::new(policy))]);
-    let policies = Policies { by_name, version: String::new(), origin: "bench".into(), loaded_at: 0 };
+    let policies =
+        Policies { by_name, version: String::new(), origin: "bench".into(), loaded_at: 0, placeless_plans: Vec::new() };
     let prefilter = Prefilter::new(1000, Duration::from_secs(1), Arc::default());
     let fallback = FallbackStore::new(MemoryStore::new(Clock::system(), 1000), NonZeroU64::MIN);
     let engine = Engine::new(policies, prefilter, Store::Redis(store), fallback, Clock::system());
@@ -213,7 +214,13 @@ fn overrides(c: &mut Criterion) {
     file.flush().unwrap();
     let engine = |is_loaded: bool| {
         let by_name = BTreeMap::from([("bench".to_owned(), policy(ONE))]);
-        let policies = Policies { by_name, version: String::new(), origin: "bench".into(), loaded_at: 0 };
+        let policies = Policies {
+            by_name,
+            version: String::new(),
+            origin: "bench".into(),
+            loaded_at: 0,
+            placeless_plans: Vec::new(),
+        };
         let prefilter = Prefilter::new(1000, Duration::from_secs(1), Arc::default());
         let store = || MemoryStore::new(Clock::system(), 2_000_000);
         let fallback = FallbackStore::new(store(), NonZeroU64::MIN);

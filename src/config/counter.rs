@@ -109,5 +109,6 @@ impl Policies {
             .chain(self.long_leases())
             .chain(self.idle_quotas())
             .chain(self.apart_plans())
+            .chain(self.placeless_plans())
     }
 }

@@ -251,6 +251,8 @@ pub struct Policies {
     pub origin: String,
     /// The time of loading, in us since the Unix epoch.
     pub loaded_at: u64,
+    /// Plans whose `in_flight` no policy counts.
+    pub placeless_plans: Vec<String>,
 }
 
 impl Policies {

@@ -1,15 +1,17 @@
-//! `plans`: named sets of quotas. A check or an override may name one instead of the quotas of its
-//! policy.
+//! `plans`: named limits. A check or an override may name a plan, whose limits then count instead of
+//! those of the policy.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::Policies;
 use super::inline::{self, QuotaFault, QuotaSpec};
 use super::node::{Member, Node, Value};
 use super::section::Section;
-use super::settings::plan;
+use super::settings::plan::{IN_FLIGHT, QUOTAS, SHAPE};
 use super::settings::root::PLANS;
+use crate::limit::hold::MAX_PLACES;
 use crate::limit::policy::Policy;
 use crate::limit::quota::begin_anew;
 
@@ -17,16 +19,21 @@ use crate::limit::quota::begin_anew;
 struct Plan<'a> {
     member: &'a Member,
     name: String,
-    quotas: Vec<QuotaSpec>,
+    /// Without them those of the policy count.
+    quotas: Option<Vec<QuotaSpec>>,
+    /// The places of a key under a policy with a hold; without them those of the policy count.
+    in_flight: Option<NonZeroU64>,
 }
 
-/// The policies, each with the plans that it can count: windows are nothing for a token bucket, and
-/// a rate is nothing for a window. Notes a plan that no policy can count.
-pub(super) fn with_plans(root: &Section<'_>, mut policies: Vec<Policy>) -> Vec<Policy> {
-    for plan in root.member(PLANS.name).map(plans).unwrap_or_default() {
+/// Adds to each policy the plans that it can count: windows are nothing for a token bucket, and a
+/// rate is nothing for a window. Notes a plan that no policy can count. Returns the names of plans
+/// whose places no policy counts.
+pub(super) fn add_plans(root: &Section<'_>, policies: &mut [Policy]) -> Vec<String> {
+    let plans = root.member(PLANS.name).map(plans).unwrap_or_default();
+    for plan in &plans {
         let mut first = None;
         let mut is_counted = false;
-        for policy in &mut policies {
+        for policy in &mut *policies {
             match plan.of(policy) {
                 Ok(counting) => {
                     let plans = policy.options.plans.get_or_insert_default();
@@ -40,7 +47,9 @@ pub(super) fn with_plans(root: &Section<'_>, mut policies: Vec<Policy>) -> Vec<P
             plan.member.note(format!("no policy can count the plan `{}`: {fault}", plan.name));
         }
     }
-    policies
+    let is_held = policies.iter().any(|policy| policy.options.hold.is_some());
+    let without_use = plans.into_iter().filter(|plan| plan.in_flight.is_some() && !is_held);
+    without_use.map(|plan| plan.name).collect()
 }
 
 fn plans(node: &Node) -> Vec<Plan<'_>> {
@@ -53,10 +62,19 @@ fn plans(node: &Node) -> Vec<Plan<'_>> {
 
 fn plan(member: &Member) -> Option<Plan<'_>> {
     let name = member.identifier("plan");
-    let section = member.node.section(&plan::SHAPE);
-    let missing = "a plan needs `quotas`, such as `{quotas: [100 per 1m]}`";
-    let quotas = section.required(plan::QUOTAS.name, missing)?.list("[100 per 1m]")?;
-    Some(Plan { member, name: name?, quotas: quotas.iter().map(spec).collect() })
+    let section = member.node.section(&SHAPE);
+    let read = || {
+        let quotas = section.member(QUOTAS.name).and_then(|node| node.list("[100 per 1m]"));
+        let quotas = quotas.map(|quotas| quotas.iter().map(spec).collect());
+        let in_flight = section.member(IN_FLIGHT.name).and_then(|node| node.integer(1..=MAX_PLACES));
+        (quotas, in_flight.and_then(NonZeroU64::new))
+    };
+    let (quotas, in_flight) = member.node.reading.checked(read)?;
+    if quotas.is_none() && in_flight.is_none() {
+        section.note_missing("a plan needs `quotas` or `in_flight`, such as `{quotas: [100 per 1m]}`");
+        return None;
+    }
+    Some(Plan { member, name: name?, quotas, in_flight })
 }
 
 fn spec(node: &Node) -> QuotaSpec {
@@ -72,6 +90,13 @@ fn spec(node: &Node) -> QuotaSpec {
 }
 
 impl Policies {
+    /// Advice on plans whose places no policy counts.
+    pub(super) fn placeless_plans(&self) -> impl Iterator<Item = String> {
+        self.placeless_plans.iter().map(|name| {
+            format!("the plan `{name}` has `in_flight`, which only a policy with `hold` counts: no policy has one")
+        })
+    }
+
     /// Advice on plans with other windows than their policy.
     pub(super) fn apart_plans(&self) -> impl Iterator<Item = String> {
         self.by_name.values().flat_map(|policy| {
@@ -89,17 +114,30 @@ impl Policies {
 }
 
 impl Plan<'_> {
-    /// The policy with the quotas of the plan.
+    /// The policy with the limits of the plan.
     fn of(&self, policy: &Policy) -> Result<Policy, String> {
         let first = |faults: Vec<QuotaFault>| faults.into_iter().map(|fault| fault.message).next().unwrap_or_default();
-        let quotas = inline::quotas(policy, &self.quotas).map_err(first)?;
-        inline::instead(policy, quotas)
+        let quotas = match &self.quotas {
+            Some(written) => inline::quotas(policy, written).map_err(first)?,
+            None if policy.options.hold.is_none() => {
+                return Err("`in_flight` alone needs a policy with `hold`".to_owned());
+            }
+            None => policy.quotas.clone(),
+        };
+        let mut planned = inline::instead(policy, quotas)?;
+        if let Some(hold) = &mut planned.options.hold {
+            hold.in_flight = self.in_flight.or(hold.in_flight);
+        }
+        Ok(planned)
     }
 }
 
-/// The plans of a policy as text, for comparisons: `free 1m=100/60000000/sliding`.
+/// The plans of a policy as text, for comparisons: `free 1m=100/60000000/sliding, in_flight 20`.
 pub(super) fn texts(policy: &Policy, quotas: impl Fn(&Policy) -> String) -> Option<String> {
     let plans: &BTreeMap<_, _> = policy.options.plans.as_deref()?;
-    let texts: Vec<String> = plans.iter().map(|(name, plan)| format!("{name} {}", quotas(plan).trim())).collect();
-    Some(texts.join(", "))
+    let texts = plans.iter().map(|(name, plan)| {
+        let places = plan.places().map_or_else(String::new, |places| format!(", in_flight {places}"));
+        format!("{name} {}{places}", quotas(plan).trim())
+    });
+    Some(texts.collect::<Vec<_>>().join(", "))
 }

@@ -17,7 +17,7 @@ use super::fault::{Faults, Reading};
 use super::files::Files;
 use super::gates::{Known, gates};
 use super::node::Node;
-use super::plans::with_plans;
+use super::plans::add_plans;
 use super::policy::{Defaults, policy};
 use super::resp::{THROTTLE, refuse_unfit, throttle};
 use super::section::Section;
@@ -272,7 +272,8 @@ fn policies(root: &Section<'_>, defaults: Defaults, with_throttle: bool) -> Opti
     if read.len() < members.len() {
         return None;
     }
-    let mut read = with_plans(root, counter::with_shared_life(members, read));
+    let mut read = counter::with_shared_life(members, read);
+    let placeless_plans = add_plans(root, &mut read);
     if with_throttle {
         match read.iter().zip(members).find(|(policy, _)| policy.name == THROTTLE) {
             Some((policy, member)) => refuse_unfit(member, policy),
@@ -280,5 +281,5 @@ fn policies(root: &Section<'_>, defaults: Defaults, with_throttle: bool) -> Opti
         }
     }
     let by_name: BTreeMap<_, _> = read.into_iter().map(|policy| (policy.name.clone(), Arc::new(policy))).collect();
-    Some(Policies { version: version::version(&by_name), by_name, origin: String::new(), loaded_at: 0 })
+    Some(Policies { version: version::version(&by_name), by_name, placeless_plans, ..Policies::default() })
 }

@@ -98,7 +98,7 @@ settings! {
         POLICIES = "policies": Own("mapping; names are 1 to 64 of `A-Z a-z 0-9 _ . -`", "needed, but beside `envoy`");
         /// Sets of quotas by name, which a check or an override may name
         /// ([page](overrides.md#plans)). A policy has those plans that its algorithm can count.
-        PLANS = "plans": Own("mapping of names to `{quotas: [...]}`", "none");
+        PLANS = "plans": Own("mapping of names to `{quotas: [...], in_flight: ...}`", "none");
         /// The overrides that operators make while the node runs ([page](overrides.md)).
         OVERRIDES = "overrides": Own("mapping", "in Redis"), "no";
         /// Forward auth: how a proxy's question becomes checks, by the name of the gate.
@@ -310,7 +310,9 @@ settings! {
 
     plan("", " of a plan", "{quotas: [100 per 1m]}") {
         /// Its quotas, in the form of those of the policy.
-        QUOTAS = "quotas": Own("as `quotas` of a policy", "needed");
+        QUOTAS = "quotas": Own("as `quotas` of a policy", "those of the policy");
+        /// The most open holds of a key, under policies with `hold`.
+        IN_FLIGHT = "in_flight": Own("integer, 1 to 100,000", "that of the policy");
     }
 
     policy("", "", "{quotas: [1000 per 1s]}") {

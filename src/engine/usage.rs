@@ -194,7 +194,8 @@ mod tests {
             policy("log", Algorithm::SlidingLog, rule),
             policy("window", Algorithm::SlidingWindow, Rule::default()),
         ]);
-        let policies = Policies { by_name, version: "v".into(), origin: "test".into(), loaded_at: 0 };
+        let policies =
+            Policies { by_name, version: "v".into(), origin: "test".into(), loaded_at: 0, placeless_plans: Vec::new() };
         let store = || MemoryStore::new(Clock::system(), 10);
         let prefilter = Prefilter::new(10, Duration::from_secs(1), Arc::new(Generations::default()));
         let fallback = FallbackStore::new(store(), NonZeroU64::MIN);

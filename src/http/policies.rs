@@ -96,6 +96,7 @@ fn write_policy(object: &mut Object<'_>, policy: &Policy) {
         object.list("plans", plans.iter(), |(name, plan), object| {
             object.word("name", name);
             object.list("quotas", plan.quotas.iter(), |quota, object| write_quota(object, quota));
+            object.given("in_flight", plan.places());
         });
     }
     if let Some(candidate) = &policy.options.candidate {

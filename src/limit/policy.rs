@@ -85,7 +85,7 @@ pub struct Options {
     pub zone: Option<&'static str>,
     /// The policy's lists; absent without entries.
     pub lists: Option<Arc<Lists<Arc<Policy>>>>,
-    /// The policy with the quotas of each plan that it can count, by the names of the plans; absent
+    /// The policy with the limits of each plan that it can count, by the names of the plans; absent
     /// without plans.
     pub plans: Option<Arc<BTreeMap<Box<str>, Arc<Policy>>>>,
     /// The policy with other quotas, which decides in the shadow.
@@ -201,7 +201,7 @@ impl Policy {
         self
     }
 
-    /// The policy with the quotas of a plan.
+    /// The policy with the limits of a plan.
     pub fn plan(&self, name: &str) -> Option<&Arc<Self>> {
         self.options.plans.as_ref()?.get(name)
     }
@@ -209,6 +209,11 @@ impl Policy {
     /// The names of its plans.
     pub fn plan_names(&self) -> impl Iterator<Item = &str> {
         self.options.plans.iter().flat_map(|plans| plans.keys().map(|name| &**name))
+    }
+
+    /// The most open holds of a key; none: any number.
+    pub fn places(&self) -> Option<NonZeroU64> {
+        self.options.hold?.in_flight
     }
 
     /// The name under which the counters are stored. Quotas of a request have their own counters.

@@ -127,13 +127,15 @@ fn covering<'a>(policy: &'a Arc<Policy>, pattern: Pattern<'_>) -> Option<Found<'
     listed(List::Deny, &lists.deny).or_else(|| listed(List::Allow, &lists.allow)).or_else(counted)
 }
 
-/// Whether `next` gives less than `present` in some window. Other windows count as less.
-pub(super) fn is_lower(present: &[Quota], next: &[Quota]) -> bool {
+/// Whether `next` gives less than `present` in some window, or fewer places. Other windows count as
+/// less.
+pub(super) fn is_lower(present: &Policy, next: &Policy) -> bool {
     let is_less = |present: &Quota| {
-        let same = next.iter().find(|next| is_comparable(present, next));
+        let same = next.quotas.iter().find(|next| is_comparable(present, next));
         same.is_none_or(|next| next.limit < present.limit)
     };
-    next.len() != present.len() || present.iter().any(is_less)
+    let has_fewer_places = next.places().is_some_and(|next| present.places().is_none_or(|present| next < present));
+    next.quotas.len() != present.quotas.len() || present.quotas.iter().any(is_less) || has_fewer_places
 }
 
 /// Whether the limits of two quotas have one meaning. A bucket of a faster rate gives more.

@@ -121,7 +121,7 @@ impl Overrides {
                 let present = self.map.present(policy, &name);
                 let is_denied = present.listed == Some(Listed::Deny);
                 let is_allowed = present.listed == Some(Listed::Allow);
-                if !put.lower && !is_denied && (is_allowed || is_lower(&present.policy.quotas, &next.quotas)) {
+                if !put.lower && !is_denied && (is_allowed || is_lower(&present.policy, next)) {
                     return Err(ChangeError::Lower(present.by.text()));
                 }
                 if present.listed.is_none() && begin_anew(&present.policy.quotas, &next.quotas) {

@@ -458,6 +458,14 @@ fn validate_warns_of_windows_of_one_tick() {
     assert_eq!([", strict: true", ", tick: 500ms"].map(warned), ["", ""]);
 }
 
+#[test]
+fn validate_warns_of_places_that_no_policy_counts() {
+    let file = file_with("plans: {pro: {quotas: [9 per 1s], in_flight: 2}}\npolicies: {p: {quotas: [5 per 1s]}}");
+    let (code, _, reason) = run(&["validate", file.path().to_str().unwrap()], "");
+    let warning = "the plan `pro` has `in_flight`, which only a policy with `hold` counts: no policy has one";
+    assert_eq!((code, reason), (0, format!("warning: {warning}\n")));
+}
+
 /// The operators' calls, each on a node with a policy of every kind of count.
 #[test]
 fn key_is_shown_refunded_and_reset_on_a_running_node() {
@@ -690,7 +698,9 @@ fn empty_ca_file_is_reported() {
 fn too_few_descriptors_are_reported() {
     // A single core needs 15.
     for permitted in 4..=14 {
-        let mut command = Command::new("prlimit");
+        // The descriptors that a caller of the tests leaves open would count, too.
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"exec 3>&- 4>&- 5>&-; exec "$@""#, "sh", "prlimit"]);
         command.args([&format!("--nofile={permitted}:{permitted}"), TOLLGATE, "serve", "--listen", "127.0.0.1:0"]);
         let output = command.stdout(Stdio::null()).output();
         let Output { status, stderr, .. } = output.expect("prlimit of util-linux");

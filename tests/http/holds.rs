@@ -69,6 +69,28 @@ fn policy_without_quotas_limits_places() {
 }
 
 #[test]
+fn plan_replaces_the_places_of_its_policy() {
+    let plans = "plans:\n  pro: {quotas: [200 per 1h], in_flight: 6}\n  few: {in_flight: 1}\n";
+    let node = node_with(&format!("{plans}{}", POLICIES.trim_start()));
+    let check = |policy: &str, id: &str, plan: &str| {
+        post(&node, "/v1/check", &json!({"policy": policy, "key": "k", "id": id, "plan": plan}))
+    };
+    assert_eq!(some(&check("chat", "a", "pro"), &["limit", "hold"]), {
+        json!([200, {"expires_in_ms": 60000, "in_flight": 1, "in_flight_limit": 6}])
+    });
+    assert_eq!(some(&check("chat", "b", "few"), &COUNTS), json!([false, "in_flight", 0, "in_flight"]));
+    // A plan without quotas keeps those of the policy, also if it has none.
+    assert_eq!(some(&check("jobs", "a", "few"), &["limit", "remaining", "quotas"]), json!([1, 0, []]));
+    assert_eq!(check("jobs", "b", "few")["allowed"], false);
+    assert_eq!(open(&node, "jobs", "b", 1)["allowed"], true);
+    let unfit = json!({"policy": "default", "key": "k", "plan": "few"}).to_string();
+    assert_eq!(http::post(&node.address, "/v1/check", unfit).status, 422);
+    let policies = http::get(&node.address, "/v1/policies").json();
+    let jobs = policies["policies"].as_array().unwrap().iter().find(|policy| policy["name"] == "jobs").unwrap();
+    assert_eq!(jobs["plans"][0], json!({"name": "few", "quotas": [], "in_flight": 1}));
+}
+
+#[test]
 fn five_parallel_reservations_of_40_of_100_tokens_leave_two() {
     let node = node_with(POLICIES);
     let allowed = |id: &str| open(&node, "chat", id, 40)["allowed"] == true;

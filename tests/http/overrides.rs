@@ -176,6 +176,24 @@ fn plan_of_a_check_counts_by_its_quotas_and_an_override_beats_it() {
 }
 
 #[test]
+fn plan_with_fewer_places_needs_consent() {
+    let fixture = Fixture::with(
+        "plans: {few: {in_flight: 1}, many: {in_flight: 9}}\npolicies: {jobs: {hold: {ttl: 60s, in_flight: 4}}}",
+    );
+    let post = |path: &str, id: &str| fixture.node.post(path, &json!({"policy": "jobs", "key": "k", "id": id})).json();
+    let open = |id: &str| post("/v1/check", id);
+    let few = json!({"match": {"key": "k"}, "plan": "few"});
+    assert_eq!(fixture.put("jobs", &few).status, 409);
+    assert_eq!(fixture.put("jobs", &json!({"match": {"key": "k"}, "plan": "many"})).status, 200);
+    assert_eq!(open("a")["hold"]["in_flight_limit"], 9);
+    assert_eq!(fixture.put("jobs", &json!({"match": {"key": "k"}, "plan": "few", "lower": true})).status, 200);
+    // The holder keeps its place, and nobody else gets one.
+    assert_eq!(open("b")["reason"], "in_flight");
+    assert_eq!(post("/v1/settle", "a")["settled"], true);
+    assert_eq!(open("b")["hold"]["in_flight_limit"], 1);
+}
+
+#[test]
 fn stale_version_and_lower_limit_are_rejected() {
     let fixture = Fixture::start();
     let of = |limit: u64| json!({"match": {"key": "k"}, "quotas": [format!("{limit} per 1h")]});

@@ -175,7 +175,13 @@ async fn readiness_ends_before_responses_do() {
 }
 
 fn config(shutdown: Shutdown) -> Config {
-    let policies = Policies { by_name: BTreeMap::new(), version: String::new(), origin: "test".into(), loaded_at: 0 };
+    let policies = Policies {
+        by_name: BTreeMap::new(),
+        version: String::new(),
+        origin: "test".into(),
+        loaded_at: 0,
+        placeless_plans: Vec::new(),
+    };
     Config {
         listen: "127.0.0.1:0".parse().unwrap(),
         resp: None,

@@ -94,8 +94,13 @@ fn wrong_key(answer: &Answer) {
 async fn start() -> String {
     use OnStoreFailure::{Allow, Deny, Error, Local};
     let by_name = [Local, Allow, Deny, Error].map(|mode| (mode.name().to_owned(), Arc::new(policy(mode))));
-    let policies =
-        Policies { by_name: BTreeMap::from(by_name), version: "v".into(), origin: "test".into(), loaded_at: 0 };
+    let policies = Policies {
+        by_name: BTreeMap::from(by_name),
+        version: "v".into(),
+        origin: "test".into(),
+        loaded_at: 0,
+        placeless_plans: Vec::new(),
+    };
     let full = Store::Memory(MemoryStore::new(Clock::system(), 0));
     let fallback = FallbackStore::new(MemoryStore::new(Clock::system(), 10), NonZeroU64::new(2).unwrap());
     let prefilter = Prefilter::new(10, Duration::from_secs(1), Arc::new(Generations::default()));
