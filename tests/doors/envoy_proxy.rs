@@ -34,19 +34,24 @@ fn node_on(seeds: &[String], changes: &[(&str, &str)]) -> (Node, TempDir) {
     (Node::with_config(&file), folder)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_of_envoy_get_exactly_the_limit_from_two_nodes() {
-    let seeds = cluster::shared().seeds();
-    // The short times hold for an idle machine, which a test may not have.
+/// Changes to the times of the nodes, and to that of Envoy. The short ones hold for an idle machine,
+/// which a test may not have.
+fn times() -> ([(&'static str, &'static str); 2], (&'static str, &'static str)) {
     let (deadline, timeout, of_envoy) = match chaos::strict() {
         true => ("deadline: 800ms", "timeout: 800ms", "timeout: 1s"),
         false => ("deadline: 8s", "timeout: 8s", "timeout: 12s"),
     };
-    let times = [("deadline: 80ms", deadline), ("timeout: 800ms", timeout)];
+    ([("deadline: 80ms", deadline), ("timeout: 800ms", timeout)], ("timeout: 0.1s", of_envoy))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_of_envoy_get_exactly_the_limit_from_two_nodes() {
+    let seeds = cluster::shared().seeds();
+    let (times, of_envoy) = times();
     let nodes = [(); 2].map(|()| node_on(&seeds, &times));
     let services = [address(&nodes[0].0), address(&nodes[1].0)];
     let backend = Backend::start().await;
-    let envoy = Envoy::start([&services[0], &services[1]], &backend, &[("timeout: 0.1s", of_envoy)]);
+    let envoy = Envoy::start([&services[0], &services[1]], &backend, &[of_envoy]);
     let (user, admitted) = (unique("user"), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
@@ -118,10 +123,11 @@ async fn frozen_store_is_answered_before_envoy_gives_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn charges_at_the_end_of_a_stream_count() {
-    let (node, _folder) = node_on(&cluster::shared().seeds(), &[]);
+    let (times, of_envoy) = times();
+    let (node, _folder) = node_on(&cluster::shared().seeds(), &times);
     let service = address(&node);
     let backend = Backend::start().await;
-    let envoy = Envoy::start([&service, &service], &backend, &[]);
+    let envoy = Envoy::start([&service, &service], &backend, &[of_envoy]);
     let user = unique("user");
     let remaining = || envoy.get("/llm", &user).header("x-ratelimit-remaining").map(str::to_owned);
     assert_eq!(envoy.get("/llm?cost=600", &user).status, 200);
