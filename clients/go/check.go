@@ -39,6 +39,8 @@ type Check struct {
 	Repeated bool `json:"repeated,omitempty"`
 	// Look returns the decision for the cost without charging it. It excludes ID, Drain and cost 0.
 	Look bool `json:"look,omitempty"`
+	// WaitMS waits in line for a start within this time. [Client.Acquire] sets it, and sleeps.
+	WaitMS int64 `json:"wait_ms,omitempty"`
 	// Quotas replace those of a policy with `inline: true`.
 	Quotas []QuotaSpec `json:"quotas,omitempty"`
 	// Over is [Deny] or [Drain]; empty means Deny.

@@ -142,6 +142,40 @@ func (c *Client) CheckAll(ctx context.Context, checks []Check) (*AllAnswer, erro
 	return send[AllAnswer](ctx, c, call)
 }
 
+// Acquire waits in line for at most wait, under a token bucket, and returns at the start of the check.
+// It returns [Denied] if no start lies within that time. The end of ctx ends the wait, and gives the
+// place back.
+func (c *Client) Acquire(ctx context.Context, check Check, wait time.Duration) (*Answer, error) {
+	if ctx.Err() != nil {
+		return nil, &Unavailable{context.Cause(ctx)}
+	}
+	check.Once, check.WaitMS = true, wait.Milliseconds()
+	check.identify(c.deadline)
+	// Only the end of the check tells what a refund finds. It ends within the deadline.
+	rest := context.WithoutCancel(ctx)
+	answer, err := c.decide(rest, check)
+	if err == nil && !answer.Allowed {
+		return nil, &Denied{answer.Decision}
+	}
+	if err == nil {
+		select {
+		case <-time.After(milliseconds(answer.StartInMS)):
+		case <-ctx.Done():
+		}
+		if ctx.Err() == nil {
+			return answer, nil
+		}
+		err = &Unavailable{context.Cause(ctx)}
+	}
+	if mayHaveHappened(err) {
+		go repeat(0, func() error {
+			_, err := c.Refund(rest, Refund{Policy: check.Policy, Key: check.Key, ID: check.ID})
+			return err
+		})
+	}
+	return nil, err
+}
+
 // Refund gives units back. The client repeats a refund by id only: a second one gives back nothing.
 func (c *Client) Refund(ctx context.Context, refund Refund) (*RefundAnswer, error) {
 	defer c.denials.forget(refund.Policy, refund.Key)

@@ -52,6 +52,8 @@ type Decision struct {
 	Reason       Reason       `json:"reason"`
 	Quotas       []QuotaState `json:"quotas,omitempty"`
 	Fallback     *Fallback    `json:"fallback,omitempty"`
+	// StartInMS is the time until a check with WaitMS may start.
+	StartInMS int64 `json:"start_in_ms,omitempty"`
 	// Replayed is true if an earlier check with this id made the decision.
 	Replayed bool `json:"replayed,omitempty"`
 	// Hold is the hold that the check opened, or that its id opened before.

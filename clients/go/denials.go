@@ -123,7 +123,7 @@ func (d *denials) learn(check *Check, sent time.Time, answer *Answer) {
 // keyOf returns false for checks that only a node decides.
 func (d *denials) keyOf(check *Check) (denialKey, bool) {
 	own := check.ID != "" && !check.Once
-	if d == nil || own || check.Over == Drain || check.units() == 0 {
+	if d == nil || own || check.Over == Drain || check.WaitMS > 0 || check.units() == 0 {
 		return denialKey{}, false
 	}
 	key := denialKey{policy: named(check.Policy), key: check.Key, plan: check.Plan}

@@ -14,7 +14,7 @@ import (
 const (
 	// shortestRenewal is the shortest time between two attempts to renew.
 	shortestRenewal = 50 * time.Millisecond
-	// repeatFor is how long a settle without an answer is repeated.
+	// repeatFor is how long a call without an answer is repeated.
 	repeatFor    = time.Minute
 	firstPause   = 100 * time.Millisecond
 	longestPause = 5 * time.Second
@@ -33,8 +33,8 @@ type Settlement struct {
 	Cost *int64 `json:"cost,omitempty"`
 }
 
-// Denied is the error of a hold that was not opened: its check is denied, or the hold of its id has
-// ended before.
+// Denied is the error of Hold and Acquire: the check is denied, or the hold of its id has ended
+// before.
 type Denied struct{ Decision Decision }
 
 func (d *Denied) Error() string {
@@ -42,7 +42,7 @@ func (d *Denied) Error() string {
 	if d.Decision.Hold != nil && d.Decision.Hold.Ended != "" {
 		reason = d.Decision.Hold.Ended
 	}
-	return fmt.Sprintf("tollgate: %s opens no hold: %s", d.Decision.Policy, reason)
+	return fmt.Sprintf("tollgate: %s denies the check: %s", d.Decision.Policy, reason)
 }
 
 // HoldEnded is the cause of the context of a hold that has ended. Reason is "settled", "expired",
@@ -242,9 +242,17 @@ func (h *Hold) giveBack(ctx context.Context, checks []Check) {
 }
 
 func (c *Client) settleLater(ctx context.Context, settlement Settlement, pause time.Duration) {
+	repeat(pause, func() error {
+		_, err := c.Settle(ctx, settlement)
+		return err
+	})
+}
+
+// repeat makes a call until a node answers it, for a minute.
+func repeat(pause time.Duration, call func() error) {
 	for end := time.Now().Add(repeatFor); time.Now().Before(end); pause = min(max(2*pause, firstPause), longestPause) {
 		time.Sleep(pause)
-		if _, err := c.Settle(ctx, settlement); err == nil || !mayHaveHappened(err) {
+		if err := call(); err == nil || !mayHaveHappened(err) {
 			return
 		}
 	}

@@ -1,10 +1,11 @@
-import { randomBytes } from 'node:crypto'
+import { randomBytes, randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
 
 import { Coalescer, type Written } from './coalescer.js'
 import { Denials } from './denials.js'
-import { Problem, Unavailable, invalid } from './errors.js'
+import { Denied, Problem, Unavailable, invalid } from './errors.js'
 import { type Answer, type Call, checkToken, traceparentOf } from './exchange.js'
-import { Hold } from './hold.js'
+import { Hold, repeat } from './hold.js'
 import { Nodes } from './nodes.js'
 import type {
   BatchAnswer,
@@ -48,6 +49,11 @@ export interface CallOptions {
   deadlineMs?: number | undefined
   /** The W3C trace context to pass on. */
   traceparent?: string | undefined
+}
+
+export interface AcquireOptions extends CallOptions {
+  /** Ends the wait. */
+  signal?: AbortSignal | undefined
 }
 
 /** The longest body that a node reads. It closes the connection of a longer one before the end. */
@@ -161,6 +167,33 @@ export class Client {
   /** The same for `await using`, or for a caller that settles. */
   async openHold(checks: Check | Check[], options: CallOptions = {}): Promise<Hold> {
     return Hold.open(this, [checks].flat(), options)
+  }
+
+  /**
+   * Waits in line for at most `waitMs`, under a token bucket, and resolves at the start of the check.
+   * Rejects with `Denied` if no start lies within that time. An abort ends the wait, and gives the
+   * place back.
+   */
+  async acquire(check: Check, waitMs: number, { signal, ...options }: AcquireOptions = {}): Promise<CheckAnswer> {
+    signal?.throwIfAborted()
+    const waiting = { ...check, id: check.id ?? randomUUID(), once: check.id === undefined, wait_ms: waitMs }
+    try {
+      const decision = await this.check(waiting, options)
+      if (!decision.allowed) throw new Denied(decision)
+      // The node counts from an earlier instant. So no start comes before its place.
+      const start = performance.now() + (decision.start_in_ms ?? 0)
+      for (let left; (left = start - performance.now()) > 0;) await sleep(left, undefined, { signal })
+      signal?.throwIfAborted()
+      return decision
+    } catch (error) {
+      // Without an answer, a node may have given a place.
+      if (signal?.aborted || isFailure(error)) {
+        const { policy, key, id } = waiting
+        void repeat(() => this.refund({ policy, key, id }), 0)
+      }
+      signal?.throwIfAborted()
+      throw error
+    }
   }
 
   /** Ends a hold. `cost` replaces its charge. */

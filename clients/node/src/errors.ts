@@ -30,13 +30,13 @@ export class Unavailable extends Error {
   }
 }
 
-/** No hold was opened: the check is denied, or the hold of its id has ended before. */
+/** `hold` or `acquire` begins no work: the check is denied, or the hold of its id has ended before. */
 export class Denied extends Error {
   override readonly name = 'Denied'
 
   constructor(readonly decision: CheckAnswer) {
     const { policy, hold, reason } = decision
-    super(`Tollgate: ${policy} opens no hold: ${hold?.ended ?? reason}`)
+    super(`Tollgate: ${policy} denies the check: ${hold?.ended ?? reason}`)
   }
 }
 

@@ -4,11 +4,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 
 import { type CallOptions, type Client, isFailure } from './client.js'
 import { Denied, HoldEnded, withoutHold } from './errors.js'
-import type { Check, CheckAnswer, HoldName, SettleAnswer, Settlement } from './types.js'
+import type { Check, CheckAnswer, HoldName, SettleAnswer } from './types.js'
 
 /** The shortest time between two attempts to renew. */
 const SHORTEST_RENEWAL_MS = 50
-/** How long a settle without an answer is repeated. */
+/** How long a call without an answer is repeated. */
 const REPEAT_MS = 60_000
 const FIRST_PAUSE_MS = 100
 const LONGEST_PAUSE_MS = 5000
@@ -105,7 +105,7 @@ class Held {
     try {
       return await this.client.settle(settlement)
     } catch (error) {
-      if (isFailure(error)) void settleAgain(this.client, settlement)
+      if (isFailure(error)) void repeat(() => this.client.settle(settlement))
       throw error
     }
   }
@@ -146,15 +146,16 @@ class Held {
 
 /** Settles holds that no work began under. */
 function giveBack(client: Client, names: HoldName[]): void {
-  for (const { policy, key, id } of names) void settleAgain(client, { policy, key, id, cost: 0 }, 0)
+  for (const { policy, key, id } of names) void repeat(() => client.settle({ policy, key, id, cost: 0 }), 0)
 }
 
-async function settleAgain(client: Client, settlement: Settlement, pause = FIRST_PAUSE_MS): Promise<void> {
+/** Makes a call until a node answers it, for a minute. */
+export async function repeat(call: () => Promise<unknown>, pause = FIRST_PAUSE_MS): Promise<void> {
   const end = performance.now() + REPEAT_MS
   while (performance.now() < end) {
     await sleep(pause, undefined, { ref: false })
     try {
-      await client.settle(settlement)
+      await call()
       return
     } catch (error) {
       if (!isFailure(error)) return

@@ -20,6 +20,8 @@ export interface Check {
   repeated?: boolean | undefined
   /** The decision for the cost, without a charge. */
   look?: boolean | undefined
+  /** Wait in line for a start within this time, ms. `acquire` sets it, and sleeps until the start. */
+  wait_ms?: number | undefined
   /** Charge once, also if this client repeats the check: a random id that lives as long as its retries. */
   once?: boolean | undefined
   /** Quotas in place of the policy's own, if it has `inline: true`: `"500 per 1m"`. */
@@ -67,6 +69,8 @@ export interface Decision {
   replayed?: boolean
   /** Units of a drain that did not fit. */
   owed?: number
+  /** Time until a check with `wait_ms` may start, ms. */
+  start_in_ms?: number
   /** The hold that the check opened, or that its id opened before. */
   hold?: HoldState
 }

@@ -49,6 +49,10 @@ async function holdOf(client, { with: members, while: steps = [], cost, throws }
 }
 
 function callOf(client, { call, with: members, traceparent }) {
+  if (call === 'acquire') {
+    const { wait_ms, ...check } = members
+    return client.acquire(check, wait_ms, { traceparent })
+  }
   const argument = call === 'checkBatch' || call === 'checkAll' ? members.checks : members
   return client[call](argument, { traceparent })
 }

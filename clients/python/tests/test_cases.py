@@ -141,6 +141,8 @@ def call(client: Any, step: dict[str, Any]) -> Any:
         arguments["traceparent"] = step["traceparent"]
     if step["call"] == "hold" and "checks" in arguments:
         return client.hold_all(**arguments)
+    if step["call"] == "acquire":
+        arguments["wait"] = arguments.pop("wait_ms") / 1000
     return getattr(client, NAMES.get(step["call"], step["call"]))(**arguments)
 
 

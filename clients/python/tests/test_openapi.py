@@ -29,7 +29,7 @@ ANSWERS = {
 }
 
 # Members of a feature that this client does not have.
-ABSENT = {"wait_ms", "start_in_ms", "entry"}
+ABSENT = {"entry"}
 
 
 @pytest.fixture(scope="module")

@@ -156,6 +156,9 @@ func (s step) ask(t *testing.T, client *tollgate.Client) (any, error) {
 	switch s.Call {
 	case "check":
 		return client.Check(ctx, checkOf(t, s.With))
+	case "acquire":
+		check := checkOf(t, s.With)
+		return client.Acquire(ctx, check, time.Duration(check.WaitMS)*time.Millisecond)
 	case "checkBatch":
 		results, err := client.CheckBatch(ctx, checksOf(t, s.With))
 		return map[string]any{"results": results}, err

@@ -21,6 +21,7 @@ from .base import BaseClient
 from .calls import MAX_COALESCED, Call, Decide, Result, Shared
 from .hold import AsyncHold
 from .nodes import AttemptFailed, Failure, Node
+from .types import CheckAnswer
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ class AsyncClient(BaseClient[AsyncHold]):
     check = BaseClient._check
     check_batch = BaseClient._check_batch
     check_all = BaseClient._check_all
+    acquire = BaseClient._acquire
     refund = BaseClient._refund
     settle = BaseClient._settle
     renew = BaseClient._renew
@@ -65,6 +67,19 @@ class AsyncClient(BaseClient[AsyncHold]):
         is_shareable = self._coalesce and not one.is_large
         return await self._part().share(one, is_shareable, self._decide_together)
 
+    async def _stand(
+        self, taking: Coroutine[Any, Any, CheckAnswer], give_back: Callable[[], None]
+    ) -> CheckAnswer:
+        task = self._start_task(taking)
+        try:
+            answer = await asyncio.shield(task)
+            await asyncio.sleep((answer.start_in_ms or 0) / 1000)
+        except asyncio.CancelledError:
+            # A refund before the check would find nothing.
+            task.add_done_callback(lambda _: give_back())
+            raise
+        return answer
+
     async def _exchange(
         self, node: Node, call: Call[Any], body: bytes, seconds: float, fresh: bool
     ) -> tuple[int, bytes]:
@@ -78,8 +93,10 @@ class AsyncClient(BaseClient[AsyncHold]):
 
     def _after(
         self, seconds: float, make: Callable[[], Coroutine[Any, Any, None]]
-    ) -> asyncio.TimerHandle:
+    ) -> asyncio.TimerHandle | asyncio.Task[None]:
         part = self._part()
+        if not seconds:
+            return part.start(make())
         return part.loop.call_later(seconds, lambda: part.start(make()))
 
     async def wait(self) -> None:

@@ -13,13 +13,14 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from . import calls
 from .calls import Call, Result, Shared
 from .denials import Denials
-from .errors import ProblemError, TollgateError, Unavailable
-from .hold import BaseHold, Timer
+from .errors import Denied, ProblemError, TollgateError, Unavailable
+from .hold import BaseHold, Timer, may_have_happened, repeat_later
 from .nodes import AttemptFailed, Attempts, Failure, Node, nodes as read_nodes
 from .types import (
     Check,
@@ -189,6 +190,51 @@ class BaseClient(ABC, Generic[H]):
             return await self._send(calls.usage("DELETE", key, policy))
         finally:
             self._denials.forget(policy, key)
+
+    # ---- waiting in line -----------------------------------------------------------------------
+
+    async def _acquire(
+        self,
+        key: str,
+        policy: str | None = None,
+        cost: int | None = None,
+        *,
+        wait: float,
+        meta: str | None = None,
+        id: str | None = None,
+        plan: str | None = None,
+        traceparent: str | None = None,
+    ) -> CheckAnswer:
+        """Waits in line for at most `wait` seconds, under a token bucket, and returns at the start.
+
+        Raises `Denied` if no start lies within that time. An exception in the wait, such as a
+        cancellation, gives the place back.
+        """
+        name: dict[str, Any] = {"key": key, "policy": policy, "id": id or uuid.uuid4().hex}
+        check: Check = {"key": key, "policy": policy, "cost": cost, "meta": meta, "plan": plan}
+        check |= {"id": name["id"], "once": not id, "wait_ms": round(wait * 1000)}
+        give_back = partial(repeat_later, self, partial(self._refund, **name), 0.0)
+        return await self._stand(self._take_place(check, traceparent, give_back), give_back)
+
+    async def _take_place(
+        self, check: Check, traceparent: str | None, give_back: Callable[[], None]
+    ) -> CheckAnswer:
+        try:
+            answer = await self._decide(check, traceparent)
+        except BaseException as error:
+            # A node may have given a place, and its answer is lost.
+            if may_have_happened(error):
+                give_back()
+            raise
+        if not answer.allowed:
+            raise Denied(answer)
+        return answer
+
+    @abstractmethod
+    async def _stand(
+        self, taking: Coroutine[Any, Any, CheckAnswer], give_back: Callable[[], None]
+    ) -> CheckAnswer:
+        """Takes a place, and sleeps from the answer until the start."""
 
     # ---- holds ---------------------------------------------------------------------------------
 

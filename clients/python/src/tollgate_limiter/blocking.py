@@ -20,6 +20,7 @@ from .hold import Hold
 from .later import Call as LaterCall, Later, run as run
 from .nodes import AttemptFailed, Failure, Node
 from .threads import ThreadCoalescer
+from .types import CheckAnswer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,6 +48,7 @@ class Client(BaseClient[Hold]):
     check = _blocking(BaseClient._check)
     check_batch = _blocking(BaseClient._check_batch)
     check_all = _blocking(BaseClient._check_all)
+    acquire = _blocking(BaseClient._acquire)
     refund = _blocking(BaseClient._refund)
     settle = _blocking(BaseClient._settle)
     renew = _blocking(BaseClient._renew)
@@ -64,6 +66,17 @@ class Client(BaseClient[Hold]):
         if self._coalesce and not one.is_large:
             return await self._threads.check(one)
         return (await self._decide_together([one]))[0]
+
+    async def _stand(
+        self, taking: Coroutine[Any, Any, CheckAnswer], give_back: Callable[[], None]
+    ) -> CheckAnswer:
+        answer = await taking
+        try:
+            time.sleep((answer.start_in_ms or 0) / 1000)  # noqa: ASYNC251
+        except BaseException:
+            give_back()
+            raise
+        return answer
 
     async def _exchange(
         self, node: Node, call: Call[Any], body: bytes, seconds: float, fresh: bool

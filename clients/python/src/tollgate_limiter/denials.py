@@ -42,7 +42,7 @@ class Denials:
     def place(self, check: Check) -> Place | None:
         """Where the denials of `check` are. None: only a node may answer it."""
         has_own_id = check.get("id") is not None and not check.get("once")
-        if not self._seconds or has_own_id or check.get("over") == "drain":
+        if not self._seconds or has_own_id or check.get("over") == "drain" or check.get("wait_ms"):
             return None
         # A node rejects other types.
         if not isinstance(check["key"], str) or type(cost_of(check)) is not int:

@@ -14,12 +14,12 @@ class Unavailable(TollgateError):
 
 
 class Denied(TollgateError):
-    """No hold was opened: the check is denied, or the hold of its id has ended before."""
+    """The work does not begin: its check is denied, or the hold of its id has ended before."""
 
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
         ended = decision.hold and decision.hold.ended
-        super().__init__(f"{decision.policy} opens no hold: {ended or decision.reason}")
+        super().__init__(f"{decision.policy} denies the check: {ended or decision.reason}")
 
 
 class HoldEnded(TollgateError):

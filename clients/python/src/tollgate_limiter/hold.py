@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import Denied, HoldEnded, ProblemError, TollgateError, no_hold
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 
 # The shortest time between two attempts to renew.
 SHORTEST_RENEWAL = 0.05
-# How long, and how often, a settle without an answer is repeated.
+# How long, and how often, a call without an answer is repeated.
 REPEAT_SECONDS = 60.0
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 
 
 class Timer(Protocol):
-    def cancel(self) -> None: ...
+    def cancel(self) -> object: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +93,7 @@ class BaseHold:
                 self.decisions = (await self._client._check_all(self._checks)).results
         except BaseException as error:
             # A node may have opened the hold, and its answer is lost.
-            if _may_have_happened(error):
+            if may_have_happened(error):
                 self._give_back(self._checks)
             raise
         ended = next((one for one in self.decisions if one.hold and one.hold.ended), None)
@@ -152,8 +153,9 @@ class BaseHold:
                 answers.append(await self._client._settle(**held.name, cost=cost))
             except TollgateError as error:
                 failure = error
-                if _may_have_happened(error):
-                    _settle_later(self._client, {**held.name, "cost": cost}, FIRST_PAUSE)
+                if may_have_happened(error):
+                    call = partial(self._client._settle, **held.name, cost=cost)
+                    repeat_later(self._client, call, FIRST_PAUSE)
         if failure:
             raise failure
         return answers
@@ -161,7 +163,7 @@ class BaseHold:
     def _give_back(self, checks: Sequence[Check]) -> None:
         """Settles what no work began under."""
         for check in checks:
-            _settle_later(self._client, {**_name(check), "cost": 0}, 0.0)
+            repeat_later(self._client, partial(self._client._settle, **_name(check), cost=0), 0.0)
 
 
 class AsyncHold(BaseHold):
@@ -299,21 +301,25 @@ def _wait(decision: Decision) -> float:
     return -1 if decision.allowed else float("inf") if wait is None else wait
 
 
-def _may_have_happened(error: BaseException) -> bool:
+def may_have_happened(error: BaseException) -> bool:
     return not (isinstance(error, ProblemError) and error.problem.status < 500)
 
 
-def _settle_later(
-    client: BaseClient[Any], settlement: dict[str, Any], pause: float, until: float | None = None
+def repeat_later(
+    client: BaseClient[Any],
+    call: Callable[[], Awaitable[object]],
+    pause: float,
+    until: float | None = None,
 ) -> None:
+    """Makes a call until a node answers it, for a minute."""
     end = until or time.monotonic() + REPEAT_SECONDS
 
-    async def settle() -> None:
+    async def attempt() -> None:
         try:
-            await client._settle(**settlement)
+            await call()
         except TollgateError as error:
-            if _may_have_happened(error) and time.monotonic() < end:
+            if may_have_happened(error) and time.monotonic() < end:
                 next_pause = min(2 * pause or FIRST_PAUSE, LONGEST_PAUSE)
-                _settle_later(client, settlement, next_pause, end)
+                repeat_later(client, call, next_pause, end)
 
-    client._after(pause, settle)
+    client._after(pause, attempt)

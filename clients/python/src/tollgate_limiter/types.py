@@ -30,6 +30,7 @@ class Check(_Keyed, total=False):
     id_ttl_ms: int | None
     repeated: bool | None
     look: bool | None
+    wait_ms: int | None
     quotas: list[str | dict[str, Any]] | None
     over: str | None
     once: bool
@@ -70,7 +71,7 @@ class Decision:
     """`limit`, `remaining`, `reset_after_ms` and `quota` describe the binding quota.
 
     `retry_after_ms` is 0 if allowed, and None if the cost can never fit. `charged` and `owed` are
-    units. `owed` is set for `over="drain"`.
+    units. `owed` is set for `over="drain"`, and `start_in_ms` for a check that waits.
     """
 
     allowed: bool
@@ -89,6 +90,7 @@ class Decision:
     fallback: Fallback | None = None
     replayed: bool = False
     owed: int | None = None
+    start_in_ms: int | None = None
     hold: HoldState | None = None
 
 

@@ -1,0 +1,84 @@
+package tollgate_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"tollgate-limiter"
+	"tollgate-limiter/internal/testnode"
+)
+
+// unit is the time in which the policy bucket gives one.
+const unit = 360 * time.Second
+
+// awaitLine waits until the key has a line, or none any more.
+func awaitLine(t *testing.T, client *tollgate.Client, key string, empty bool) {
+	t.Helper()
+	for range 2000 {
+		check := tollgate.Check{Policy: "bucket", Key: key, Cost: tollgate.Cost(1)}
+		usage, err := client.Usage(context.Background(), check)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wait, known := usage.RetryAfter(); known && (wait <= unit) == empty {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("the line of %s is never empty: %t", key, empty)
+}
+
+func TestAcquireGivesItsPlaceBackWhenItsContextEnds(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	client := holdClient(t, node, 5*time.Second)
+	check := tollgate.Check{Policy: "bucket", Key: "left", Cost: tollgate.Cost(25)}
+	if _, err := client.Check(t.Context(), check); err != nil {
+		t.Fatal(err)
+	}
+	left := errors.New("the caller leaves")
+	ctx, leave := context.WithCancelCause(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := client.Acquire(ctx, tollgate.Check{Policy: "bucket", Key: "left"}, time.Hour)
+		ended <- err
+	}()
+	awaitLine(t, client, "left", false)
+	leave(left)
+	if err := <-ended; !errors.Is(err, left) {
+		t.Errorf("the failure is %v", err)
+	}
+	awaitLine(t, client, "left", true)
+	if _, err := client.Acquire(ctx, tollgate.Check{Policy: "bucket", Key: "left"}, time.Hour); !errors.Is(err, left) {
+		t.Errorf("the failure is %v", err)
+	}
+	awaitLine(t, client, "left", true)
+}
+
+func TestManyCallersStartNoFasterThanTheRate(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	client := holdClient(t, node, 5*time.Second)
+	began := time.Now()
+	starts := make([]time.Duration, 60)
+	var all sync.WaitGroup
+	for i := range starts {
+		all.Go(func() {
+			_, err := client.Acquire(t.Context(), tollgate.Check{Policy: "partner", Key: "many"}, time.Minute)
+			if err != nil {
+				t.Error(err)
+			}
+			starts[i] = time.Since(began)
+		})
+	}
+	all.Wait()
+	// 50 a second, after a burst of 10.
+	slices.Sort(starts)
+	for i, start := range starts[10:] {
+		if earliest := time.Duration(i+1) * 20 * time.Millisecond; start < earliest-time.Millisecond {
+			t.Errorf("start %d comes after %s", i+11, start)
+		}
+	}
+}
