@@ -175,7 +175,7 @@ fn redis_store() -> Option<(Runtime, RedisStore)> {
 fn leases(c: &mut Criterion) {
     let Some((runtime, store)) = redis_store() else { return };
     let mut policy = Policy::clone(&policy(ONE));
-    policy.options.lease = Some(Lease { span: 1_000_000, nodes: NonZeroU64::MIN });
+    policy.options.lease = Some(Lease { span: 1_000_000, nodes: NonZeroU64::MIN, callers: None });
     let by_name = BTreeMap::from([(policy.name.clone(), Arc::new(policy))]);
     let policies =
         Policies { by_name, version: String::new(), origin: "bench".into(), loaded_at: 0, placeless_plans: Vec::new() };

@@ -4,21 +4,22 @@ use std::num::NonZeroU64;
 
 use super::node::{Member, Node};
 use super::section::Section;
-use super::settings::lease::{NODES, SHAPE, SPAN};
+use super::settings::lease::{CALLERS, NODES, SHAPE, SPAN};
 use super::settings::policy::LEASE;
 use super::{Config, Policies, StoreConfig};
-use crate::limit::lease::{AUTO, LEAST, Lease, MOST, SHARES};
+use crate::limit::lease::{AUTO, LEAST, Lease, MAX_CALLERS, MOST, SHARES};
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{MAX_WINDOW, Quota, Rule};
 use crate::limit::ticks::STEP_BACK;
 use crate::limit::time::{MICROS_PER_MILLI, Micros, span_text};
 use crate::limit::window::STEPS;
 
-/// A lease as written: its member, the span without `auto`, and the nodes.
+/// A lease as written: its member, the span without `auto`, the nodes, and the callers.
 pub(super) struct LeaseSpec<'a> {
     member: &'a Member,
     span: Option<Micros>,
     nodes: NonZeroU64,
+    callers: Option<NonZeroU64>,
 }
 
 /// Reads the member of a policy. `nodes` is the default. None without one, or after a fault.
@@ -29,9 +30,12 @@ pub(super) fn spec<'a>(policy: &Section<'a>, nodes: NonZeroU64) -> Option<LeaseS
         "auto" => None,
         text => node.span(text, &(MICROS_PER_MILLI..=MAX_WINDOW / MOST)),
     };
-    let read = || (section.member(SPAN.name).and_then(span), section.read_or(&NODES, nodes.get()));
-    let (span, nodes) = member.node.reading.checked(read)?;
-    Some(LeaseSpec { member, span, nodes: NonZeroU64::new(nodes)? })
+    let read = || {
+        let callers = section.member(CALLERS.name).and_then(|node| node.integer(1..=MAX_CALLERS));
+        (section.member(SPAN.name).and_then(span), section.read_or(&NODES, nodes.get()), callers)
+    };
+    let (span, nodes, callers) = member.node.reading.checked(read)?;
+    Some(LeaseSpec { member, span, nodes: NonZeroU64::new(nodes)?, callers: callers.and_then(NonZeroU64::new) })
 }
 
 impl LeaseSpec<'_> {
@@ -61,7 +65,7 @@ impl LeaseSpec<'_> {
         if ticks.is_some_and(|ticks| ticks.shared) {
             refuse("`lease` does not go with `shared`, since other programs do not count ahead: leave one of them out");
         }
-        self.leased(policy, Lease { span, nodes: self.nodes })
+        self.leased(policy, Lease { span, nodes: self.nodes, callers: self.callers })
     }
 
     /// The same policy and overrides with this lease.
@@ -123,22 +127,23 @@ impl Config {
     pub fn idle_leases(&self) -> impl Iterator<Item = String> {
         let is_embedded = matches!(self.store, StoreConfig::Embedded);
         self.policies.by_name.values().filter_map(move |policy| {
-            let (Lease { nodes, .. }, name) = (policy.options.lease?, &policy.name);
-            if is_embedded {
+            let (Lease { nodes, callers, .. }, name) = (policy.options.lease?, &policy.name);
+            if is_embedded && callers.is_none() {
                 return Some(format!(
-                    "policy `{name}`: the embedded store sells no leases, and charges count longer all the same. Leave \
-                     `lease` out, or configure `store.redis`"
+                    "policy `{name}`: the embedded store sells no leases to nodes, and charges count longer all the \
+                     same. Leave `lease` out, configure `store.redis`, or write `callers`"
                 ));
             }
-            // A check of cost 1, and the fewest units that a node buys.
-            let least = 1 + LEAST.saturating_mul(SHARES).saturating_mul(nodes.get());
             let limit = policy.quotas.iter().map(|quota| quota.limit.get()).min()?;
-            (limit < least).then(|| {
-                format!(
-                    "policy `{name}`: its limit of {limit} is too low to sell a lease. With `nodes: {nodes}` it must be at \
-                     least {least}"
-                )
-            })
+            // The fewest units that a buyer gets. A node buys beside a check of cost 1.
+            let least = |buyers: NonZeroU64| LEAST.saturating_mul(SHARES).saturating_mul(buyers.get());
+            let of_callers = callers.map(|callers| ("callers", callers, least(callers)));
+            let of_nodes = (!is_embedded).then(|| ("nodes", nodes, 1 + least(nodes)));
+            let (buyers, number, least) = of_callers.into_iter().chain(of_nodes).find(|(.., least)| limit < *least)?;
+            Some(format!(
+                "policy `{name}`: its limit of {limit} is too low to sell a lease. With `{buyers}: {number}` it must be \
+                 at least {least}"
+            ))
         })
     }
 }

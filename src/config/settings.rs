@@ -369,7 +369,7 @@ settings! {
         CANDIDATE = "candidate": Own("`{quotas: [...]}`", "none");
         /// Each node buys units and spends them in its memory ([page](leases.md)). Not with `inline`
         /// or `shared`.
-        LEASE = "lease": Own("`{span: ..., nodes: ...}`", "none");
+        LEASE = "lease": Own("`{span: ..., nodes: ..., callers: ...}`", "none");
         /// Bounds the line of checks with `wait_ms` ([page](waiting.md)). Only for `token-bucket`.
         WAIT = "wait": Own("`{queue: ...}`", "none");
         /// A signed POST for each key that crosses a part of a limit ([page](notices.md)).
@@ -393,6 +393,8 @@ settings! {
         SPAN = "span": Own("`auto`, or a duration from 1ms to an eighth of the shortest window", "`auto`: a 64th of the shortest window");
         /// Nodes that share what may be bought. Without it `fallback.expected_nodes`.
         NODES = "nodes": Integer(1..=10_000, 1);
+        /// Callers that share what [clients buy](leases.md#callers): the tokens that lease at once.
+        CALLERS = "callers": Own("integer, 1 to 10,000", "none: only nodes buy");
     }
 
     notify("", " of `notify`", "{at: [80, 100], url: \"https://example.com/hook\", secret_file: hook.secret}") {

@@ -349,7 +349,7 @@ fn version_depends_on_policies_not_their_spelling() {
 fn lease_defaults_to_a_64th_of_the_window_and_the_expected_nodes() {
     let lease = |text: &str| {
         let lease = loaded(text).policies.by_name["p"].options.lease;
-        lease.map(|Lease { span, nodes }| (span / MICROS_PER_MILLI, nodes.get()))
+        lease.map(|Lease { span, nodes, .. }| (span / MICROS_PER_MILLI, nodes.get()))
     };
     let two = |policy: &str| lease(&format!("fallback: {{expected_nodes: 2}}\npolicies: {{p: {{{policy}}}}}"));
     let counter = |more: &str| two(&format!("algorithm: sliding-counter, quotas: [5 per 120s], {more}"));

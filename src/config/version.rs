@@ -42,7 +42,10 @@ pub fn scalars(policy: &Policy, quotas: impl Fn(&Policy) -> String) -> [(&'stati
         KeyType::Text => "text".to_owned(),
         KeyType::Ip { ipv6_prefix } => format!("ip, ipv6_prefix {ipv6_prefix}"),
     };
-    let lease = |Lease { span, nodes }: Lease| format!("span {}, nodes {nodes}", span_text(span));
+    let lease = |Lease { span, nodes, callers }: Lease| {
+        let callers = callers.map(|callers| format!(", callers {callers}")).unwrap_or_default();
+        format!("span {}, nodes {nodes}{callers}", span_text(span))
+    };
     let hold = |Hold { ttl, in_flight, on_expiry }: Hold| {
         let places = in_flight.map_or_else(|| "any".to_owned(), |places| places.to_string());
         format!("ttl {}, in_flight {places}, on_expiry {}", span_text(ttl), on_expiry.name())

@@ -34,6 +34,10 @@ pub enum CheckError {
     IdTwice,
     #[error("the policy {0:?} has no `hold`, so its checks need no settle")]
     NoHolds(String),
+    #[error("the policy {0:?} has no `callers` in its `lease`, so it sells none: ask by /v1/check")]
+    NoCallers(String),
+    #[error("must be at most {0}, the units of the lease")]
+    ExceedsLease(u64),
     #[error("the hold was settled with another cost: the first one counts")]
     SettledOtherwise,
     #[error("the policy takes no quotas from requests")]

@@ -218,6 +218,11 @@ impl Decision {
         Self { source: Source::Lease, ..Self::by_store(policy, verdict) }
     }
 
+    /// The store decides each check of the key, and sells no lease.
+    pub(super) fn unsold(policy: Arc<Policy>) -> Self {
+        Self::uncounted(policy, 0, Source::Store, Reason::Ok)
+    }
+
     /// A known denial of the pre-filter.
     pub fn by_prefilter(policy: Arc<Policy>, cost: u64, denial: Denial) -> Self {
         let Denial { retry_after, quota, remaining, reset_after } = denial;

@@ -30,8 +30,10 @@ pub struct HoldId {
 /// The result of a settle.
 #[derive(Debug, Clone)]
 pub struct SettleResult {
-    /// None: the id has no hold.
+    /// None: nothing was settled.
     pub settlement: Option<Settlement>,
+    /// Whether it is the lease of a caller, and too late.
+    pub has_expired: bool,
     /// The decision on a check of cost 0 after the settle, or that on the drain of its rest.
     pub decision: Decision,
 }
@@ -39,18 +41,27 @@ pub struct SettleResult {
 impl Engine {
     /// Ends a hold, within the policy's timeout. It costs `cost`, 0 to 10^15 units, or else its
     /// charge. Units that the charge has beyond the cost are given back, and further units drained.
+    /// Ends the lease of a caller likewise, which cannot cost more.
     ///
     /// # Errors
-    /// If the policy is unknown or has no holds, or the key does not match its type. Also if the
-    /// hold was settled with another cost. Also if the store does not answer; the call may then be
+    /// If the policy is unknown or has neither holds nor callers, or the key does not match its
+    /// type. Also if it was settled with another cost. Also if the store does not answer; the call may then be
     /// repeated.
     pub async fn settle(&self, hold: &HoldId, cost: Option<u64>, door: Door) -> Result<SettleResult, CheckError> {
-        let resolved = self.resolve_hold(hold, door)?;
+        let resolved = self.resolve_counted(&hold.policy, &hold.key, door)?;
         let subject = &resolved.subject;
-        let work = Work::Settle { id: hold.id.clone(), cost };
-        let mut result = self.settle_with(subject, work).await;
+        let options = &subject.policy.options;
+        let mut result = if options.hold.is_some() {
+            self.settle_with(subject, Work::Settle { id: hold.id.clone(), cost }).await
+        } else if self.sells_to_callers(&hold.policy) {
+            let result = self.settle_lease(subject, &hold.id, cost).await;
+            self.report(subject, Operation::Settle, result.as_ref().map(|result| &result.decision));
+            return result;
+        } else {
+            return Err(CheckError::NoHolds(hold.policy.clone()));
+        };
         match &mut result {
-            Ok(SettleResult { decision, settlement }) => {
+            Ok(SettleResult { decision, settlement, .. }) => {
                 let made = settlement.filter(|made| !made.replayed);
                 let tally = self.tally.policy(&subject.policy.name);
                 tally.held(decision);
@@ -70,13 +81,13 @@ impl Engine {
         let done = self.run_and_forget(subject, work, subject.policy.timeout).await;
         let by_store = |taken, settlement| {
             let decision = Decision::by_store(subject.policy.clone(), only_verdict(taken)?);
-            Ok(SettleResult { settlement, decision })
+            Ok(SettleResult { settlement, has_expired: false, decision })
         };
         match (done, local) {
             (Ok(Done::Settled(taken, Some(settlement))), _) => by_store(taken, Some(settlement)),
             (Ok(Done::Settled(..)) | Err(_), Some(Done::Settled(taken, Some(settlement)))) => {
                 let decision = self.fallback.decision(subject, only_verdict(taken)?);
-                Ok(SettleResult { settlement: Some(settlement), decision })
+                Ok(SettleResult { settlement: Some(settlement), has_expired: false, decision })
             }
             (Ok(Done::Settled(taken, None)), _) => by_store(taken, None),
             (Ok(Done::Reused), _) => Err(CheckError::SettledOtherwise),

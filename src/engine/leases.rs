@@ -5,6 +5,7 @@
 //! buy     decides the costs of checks and buys units, in one call     leases/purchase.rs
 //! hold    waits for the end of a lease
 //! return  gives the rest back to the store
+//! lease   sells units to a caller, which spends and settles them      leases/callers.rs
 //! ```
 //!
 //! [`crate::limit::lease`] proves that nodes with leases never admit too much. The store decides
@@ -34,7 +35,12 @@ use crate::limit::time::Micros;
 use crate::store::{Generations, StoreError, Subject, Taken};
 use crate::telemetry::instrument::Count;
 
+mod callers;
+
 mod purchase;
+
+use callers::Callers;
+pub use callers::{LeaseOrder, LeaseResult};
 
 /// Parts of the map, each with its own lock. A power of two.
 const PARTS: usize = 64;
@@ -54,6 +60,7 @@ pub struct Leases {
     /// Whether the node ends, so that it buys no more.
     closed: AtomicBool,
     pub counts: LeaseCounts,
+    callers: Callers,
 }
 
 /// Units by their fate, from the start of the node.
@@ -126,7 +133,13 @@ impl Leases {
             open: watch::Sender::default(),
             closed: AtomicBool::new(false),
             counts: LeaseCounts::default(),
+            callers: Callers::default(),
         }
+    }
+
+    /// The units of callers by their fate. Units without a settle stay bought.
+    pub fn counts_of_callers(&self) -> &LeaseCounts {
+        &self.callers.counts
     }
 
     /// Number of leases in hand.
@@ -225,6 +238,7 @@ impl Leases {
 
     /// Drops keys without a check in the last two spans; called periodically.
     pub(super) fn sweep(&self, now: Micros) {
+        self.callers.sweep(now);
         self.keys.retain(|_, key| {
             let span = key.policy.options.lease.map_or(1, |lease| lease.span);
             let stays = key.lease.is_some() || key.is_buying || !key.demand.is_over(span, now);
@@ -361,7 +375,7 @@ mod tests {
     fn subject() -> Subject {
         let limit = NonZeroU64::new(1_000).unwrap();
         let quota = Quota { name: "1m".into(), limit, window: 60 * MICROS_PER_SECOND, rule: Rule::SlidingWindow };
-        let lease = Some(Lease { span: SPAN, nodes: NonZeroU64::MIN });
+        let lease = Some(Lease { span: SPAN, nodes: NonZeroU64::MIN, callers: None });
         let policy = Policy::new("p", Algorithm::SlidingWindow, vec![quota], Duration::from_secs(1));
         let policy = Policy { options: Options { lease, ..Options::default() }, ..policy };
         let fingerprint = Fingerprinter::default().fingerprint("p", "k");

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::tally::OTHERS;
 use super::{Comparison, Engine, LeaseCounts};
 use crate::store::{MemoryStore, ShardReading};
-use crate::telemetry::instrument::MICROS;
+use crate::telemetry::instrument::{Count, MICROS};
 use crate::telemetry::metrics::{Labels, Metrics, single};
 
 /// Counts by the labels of their series.
@@ -124,13 +124,12 @@ impl Engine {
     }
 
     fn read_leases(&self, metrics: &mut Metrics) {
-        let LeaseCounts { bought, spent, returned, lost } = &self.leases.counts;
-        let fates = [("bought", bought), ("spent", spent), ("returned", returned), ("lost", lost)];
-        let fates = fates.map(|(fate, units)| (labels("fate", fate), units.total()));
+        let holders = [("node", &self.leases.counts), ("caller", self.leases.counts_of_callers())];
+        let fates: Vec<_> = holders.into_iter().flat_map(|(holder, counts)| fates(holder, counts)).collect();
         let is_leased = self.policies().by_name.values().any(|policy| policy.options.lease.is_some());
         if is_leased || fates.iter().any(|(_, units)| *units > 0) {
             metrics.leases_open = single(self.leases.open() as f64);
-            metrics.lease_units = fates.into();
+            metrics.lease_units = fates;
         }
     }
 
@@ -162,6 +161,16 @@ fn read_shard(shard: ShardReading, metrics: &mut Metrics) {
     metrics
         .store_retries
         .extend(counts.retries.into_iter().map(|(kind, count)| (with("kind", kind), count)));
+}
+
+/// The units of a holder by their fate. No node knows what callers lose.
+fn fates(holder: &str, counts: &LeaseCounts) -> Vec<(Labels, u64)> {
+    let LeaseCounts { bought, spent, returned, lost } = counts;
+    let fates = [("bought", bought), ("spent", spent), ("returned", returned), ("lost", lost)];
+    let known = fates.into_iter().filter(|(fate, _)| holder == "node" || *fate != "lost");
+    let series =
+        |(fate, units): (&str, &Count)| (vec![("fate", fate.to_owned()), ("holder", holder.to_owned())], units.total());
+    known.map(series).collect()
 }
 
 fn labels(name: &'static str, value: &str) -> Labels {

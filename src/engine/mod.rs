@@ -81,7 +81,7 @@ pub use check::{Check, MAX_ID_BYTES};
 pub use decision::{Binding, Bound, Cause, Decision, Fallback, Reason, Source};
 pub use holds::{HoldId, SettleResult};
 pub use inline::OwnQuotas;
-pub use leases::{LeaseCounts, Leases};
+pub use leases::{LeaseCounts, LeaseOrder, LeaseResult, Leases};
 pub use multi_check::{AllOrNone, MultiCheck, RejectedCheck};
 pub use refunds::{Refund, RefundResult};
 pub use reload_policies::Changes;

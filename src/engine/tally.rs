@@ -49,6 +49,8 @@ named! {
         Reset = "reset",
         Settle = "settle",
         Renew = "renew",
+        /// The purchase of a lease by a caller.
+        Lease = "lease",
     }
 }
 

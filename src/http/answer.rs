@@ -6,9 +6,10 @@ use axum::response::Response;
 use serde::Serialize;
 
 use super::headers;
-use crate::engine::{Binding, Check, Decision, MultiCheck, RefundResult, SettleResult, Source};
+use crate::engine::{Binding, Check, Decision, LeaseResult, MultiCheck, RefundResult, SettleResult, Source};
 use crate::limit::decision::{QuotaState, Wait};
-use crate::limit::hold::{HoldState, Places, Settlement};
+use crate::limit::hold::{End, HoldState, Places, Settlement};
+use crate::limit::lease::Lease;
 use crate::limit::quota::Quota;
 use crate::limit::time::{MICROS_PER_MILLI, millis_up};
 
@@ -97,6 +98,9 @@ pub(super) fn members(object: &mut Object<'_>, key: &str, decision: &Decision) {
     if let Some(places) = &decision.places {
         write_hold(object, places);
     }
+    if let Some(Lease { span, callers: Some(_), .. }) = decision.policy.options.lease {
+        object.number("lease_span_ms", span / MICROS_PER_MILLI);
+    }
     if decision.replayed {
         object.bool("replayed", true);
     }
@@ -162,7 +166,7 @@ pub(super) const UNKNOWN_ID: &str = "unknown_id";
 
 /// The members of a settle, and the counts after it.
 pub(super) fn settled(object: &mut Object<'_>, result: &SettleResult) {
-    let SettleResult { settlement, decision } = result;
+    let SettleResult { settlement, has_expired, decision } = result;
     object.bool("settled", settlement.is_some());
     match settlement {
         Some(Settlement { charged, refunded, owed, replayed }) => {
@@ -171,8 +175,20 @@ pub(super) fn settled(object: &mut Object<'_>, result: &SettleResult) {
             object.number("owed", *owed);
             object.bool("replayed", *replayed);
         }
-        None => object.word("reason", UNKNOWN_ID),
+        None => object.word("reason", if *has_expired { End::Expired.name() } else { UNKNOWN_ID }),
     }
+    write_binding(object, decision);
+    object.word("source", decision.source.name());
+    write_quotas(object, decision);
+}
+
+/// The members of a purchase by a caller, and the counts after it. Its time is rounded down, so that
+/// no caller counts on more.
+pub(super) fn leased(object: &mut Object<'_>, result: &LeaseResult) {
+    let LeaseResult { granted, spend_within, replayed, decision } = result;
+    object.number("granted", *granted);
+    object.number("spend_within_ms", spend_within / MICROS_PER_MILLI);
+    object.bool("replayed", *replayed);
     write_binding(object, decision);
     object.word("source", decision.source.name());
     write_quotas(object, decision);

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::problem::Problem;
 use super::{
-    check, dashboard, explain, health, holds, live, metrics, overrides, policies, problem, reference, shed, top, usage,
+    check, dashboard, explain, health, holds, lease, live, metrics, overrides, policies, problem, reference, shed, top,
+    usage,
 };
 use crate::access::{Door, Need};
 use crate::node::Node;
@@ -75,6 +76,7 @@ static CALLS: &[Endpoint] = calls! {
     POST   "/v1/check/batch" Check    Checks   true   check::batch;
     POST   "/v1/check/all"   Check    Checks   true   check::all;
     POST   "/v1/refund"      Refund   Both     true   check::refund;
+    POST   "/v1/lease"       Check    Checks   true   lease::lease;
     POST   "/v1/settle"      Refund   Both     true   holds::settle;
     POST   "/v1/renew"       Check    Both     true   holds::renew;
     GET    "/v1/usage"       Usage    Both     true   usage::usage;

@@ -33,6 +33,8 @@ mod explain;
 
 mod holds;
 
+mod lease;
+
 mod health;
 
 mod metrics;

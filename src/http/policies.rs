@@ -66,10 +66,11 @@ fn write_policy(object: &mut Object<'_>, policy: &Policy) {
     object.word("on_store_failure", policy.on_store_failure.name());
     let durability = Some(policy.options.durability).filter(|durability| *durability != Durability::default());
     object.given("durability", durability.map(Durability::name));
-    if let Some(Lease { span, nodes }) = policy.options.lease {
+    if let Some(Lease { span, nodes, callers }) = policy.options.lease {
         object.object("lease", |object| {
             object.number("span_ms", millis_up(span));
             object.number("nodes", nodes.get());
+            object.given("callers", callers);
         });
     }
     if let Some(notify) = &policy.options.notify {

@@ -48,13 +48,18 @@ pub const AUTO: u64 = 64;
 /// The shortest window has at least this many spans.
 pub const MOST: u64 = 8;
 
-/// How a policy's nodes lease.
+/// The most callers of a policy.
+pub const MAX_CALLERS: u64 = 10_000;
+
+/// How the nodes of a policy lease, and its callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     /// How long a unit may be spent after its sale, us.
     pub span: Micros,
     /// Nodes that share the limits.
     pub nodes: NonZeroU64,
+    /// Callers that share the limits; without them only nodes buy.
+    pub callers: Option<NonZeroU64>,
 }
 
 impl Lease {
@@ -65,6 +70,16 @@ impl Lease {
         let most = demand.min(remaining.saturating_sub(cost) / (SHARES * self.nodes.get()));
         let units = most - most.checked_rem(cost)?;
         (units >= LEAST).then_some(units)
+    }
+
+    /// How many of the wanted units a caller gets that has `open` units already. All callers together
+    /// buy at most a quarter of what remains. Callers that are not `known` apart have the shares of
+    /// all, and each lease at most one. None below [`LEAST`].
+    pub fn units_of_caller(self, want: u64, remaining: u64, open: u64, known: bool) -> Option<u64> {
+        let all = remaining.saturating_add(open) / SHARES;
+        let share = all / self.callers?;
+        let left = if known { share.saturating_sub(open) } else { share.min(all.saturating_sub(open)) };
+        Some(want.min(left)).filter(|units| *units >= LEAST)
     }
 
     /// How long units of a call may be spent after it was sent, us, at most for `most`.
@@ -104,6 +119,34 @@ pub fn sell(
     let units = ruling.verdicts.last().map_or(0, Verdict::charged);
     let charge = Receipt { at: now + policy.ahead(), cost: units, kept: 0, parts: None, entries };
     (ruling, (units > 0).then_some(LeaseReceipt { charge, made: now, until }))
+}
+
+/// A lease of a caller, as its record shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sold {
+    pub units: u64,
+    /// How long the units may be spent from now on, us; 0 after a settle.
+    pub left: Micros,
+    /// Whether an earlier call has bought them.
+    pub replayed: bool,
+}
+
+/// The end of a caller's lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SoldEnd {
+    /// The caller has spent so many units, and so many others count again as free.
+    Settled {
+        spent: u64,
+        returned: u64,
+        replayed: bool,
+    },
+    /// The time of returns is over.
+    Expired,
+    /// More was spent than so many units, which the lease has. Nothing has changed.
+    Exceeded(u64),
+    /// The lease was settled with another cost. Nothing has changed.
+    SettledOtherwise,
+    Unknown,
 }
 
 /// Units in hand. Checks spend them at the same time.
@@ -187,7 +230,7 @@ mod tests {
     const SPAN: Micros = 500_000;
 
     fn lease(nodes: u64) -> Lease {
-        Lease { span: SPAN, nodes: NonZeroU64::new(nodes).unwrap() }
+        Lease { span: SPAN, nodes: NonZeroU64::new(nodes).unwrap(), callers: NonZeroU64::new(16) }
     }
 
     #[test]
@@ -206,6 +249,27 @@ mod tests {
         ] {
             assert_eq!(lease(nodes).units(demand, remaining, cost), units, "{nodes} {demand} {remaining} {cost}");
         }
+    }
+
+    #[test]
+    fn open_leases_of_a_caller_count_against_one_share() {
+        for (want, remaining, open, known, units) in [
+            (1_000, 6_400, 0, true, Some(100)),
+            (1_000, 6_300, 100, true, None),
+            (1_000, 6_350, 50, true, Some(50)),
+            (30, 6_400, 0, true, Some(30)),
+            (3, 6_400, 0, true, None),
+            (1_000, 255, 0, true, None),
+            (1_000, 256, 0, true, Some(4)),
+            // Without tokens each lease has a share, and all together have 16.
+            (1_000, 6_300, 100, false, Some(100)),
+            (1_000, 4_810, 1_590, false, Some(10)),
+            (1_000, 4_800, 1_600, false, None),
+        ] {
+            let bought = lease(1).units_of_caller(want, remaining, open, known);
+            assert_eq!(bought, units, "{want} {remaining} {open} {known}");
+        }
+        assert_eq!(Lease { callers: None, ..lease(1) }.units_of_caller(1_000, 6_400, 0, true), None);
     }
 
     #[test]

@@ -231,10 +231,14 @@ impl Policy {
     }
 
     /// How long units of `lease` may be spent after their call was sent, us. `resets` has us until
-    /// each quota is full again, as of the sale. Fixed windows end their leases then.
+    /// each quota is full again, as of the sale.
     pub fn lease_lasts(&self, lease: Lease, resets: impl Iterator<Item = Micros>) -> Micros {
-        let ends = resets.filter(|_| self.algorithm == Algorithm::FixedWindow).min();
-        lease.lasts(ends.unwrap_or(Micros::MAX))
+        lease.lasts(self.lease_ends(resets))
+    }
+
+    /// When a lease ends at the latest after its sale, us. Fixed windows end their leases.
+    pub fn lease_ends(&self, resets: impl Iterator<Item = Micros>) -> Micros {
+        resets.filter(|_| self.algorithm == Algorithm::FixedWindow).min().unwrap_or(Micros::MAX)
     }
 
     /// Whether the policy counts a limit of Envoy's and stands in no configuration.

@@ -123,7 +123,11 @@ impl MemoryStore {
     /// As [`MemoryStore::charge`]; the record of an id needs a place as well. A reset needs none.
     pub fn run(&self, subject: &Subject, work: &Work, metas: &[Meta]) -> Result<Done, StoreError> {
         // Policies that share a key have ids of their own.
-        let print_of = |name: &str| self.ids.fingerprint(counters_of(subject), name);
+        let print_of = |name: &str| match work.is_of_caller(&subject.policy) {
+            // A lease and a check may have the same id. No policy has such a name.
+            true => self.ids.fingerprint(&format!("lease {}", counters_of(subject)), name),
+            false => self.ids.fingerprint(counters_of(subject), name),
+        };
         let (print, life) = match work {
             Work::RefundOnce(name) | Work::Undo(name) | Work::Renew(name) | Work::Settle { id: name, .. } => {
                 (Some(print_of(name)), 0)

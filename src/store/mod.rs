@@ -56,7 +56,7 @@ pub use error::StoreError;
 pub use generations::Generations;
 pub use memory::MemoryStore;
 pub use redis::{Place, RedisStore, ServerInfo, ServerWatch, Servers, ShardCounts};
-pub use work::{Charged, Done, Id, Line, LogPage, OpenHold, Over, Taken, Waiting, Work};
+pub use work::{Charged, Done, Id, Line, LogPage, OpenHold, Over, Sale, Taken, Waiting, Work};
 
 /// One of several checks sent at once.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use crate::limit::decision::{Ruling, Verdict};
 pub use crate::limit::drain::Over;
 use crate::limit::history::{Charge, Note};
 use crate::limit::hold::{End, Hold, HoldState, Renewal, Settlement};
+use crate::limit::lease::{Lease, Sold, SoldEnd};
 pub use crate::limit::line::Line;
 use crate::limit::policy::Policy;
 use crate::limit::receipt::{LeaseReceipt, Receipt};
@@ -35,6 +36,8 @@ pub enum Work {
     /// Decides costs in order; the last one buys a lease. Its units may be returned for the next
     /// `hold` us. Until then no answer about the key is final.
     Lease { costs: SmallVec<[u64; 2]>, hold: Micros },
+    /// Sells a lease to a caller, unless the record of its id shows an earlier sale.
+    Sell(Box<Sale>),
     /// Takes back the part of a charge that still counts.
     GiveBack(Receipt),
     /// Takes back unspent units of a lease, unless its mark has ended.
@@ -44,7 +47,8 @@ pub enum Work {
     /// Takes back the charge of an id, once. The charge of a hold is settled with cost 0.
     RefundOnce(Arc<str>),
     /// Ends the hold of an id. A cost below its charge gives the rest back, a cost above it drains
-    /// the rest. Without a cost the charge stays.
+    /// the rest. Without a cost the charge stays. Under a policy without holds it ends the lease of
+    /// a caller, which returns the units beyond the cost.
     Settle { id: Arc<str>, cost: Option<u64> },
     /// Takes back the charge of an id, and forgets the id. It changes nothing once the charge was
     /// refunded or settled.
@@ -68,6 +72,30 @@ pub struct Waiting {
     pub cost: u64,
     pub line: Line,
     pub id: Option<Id>,
+}
+
+/// The sale of a lease to a caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sale {
+    pub id: Id,
+    /// Without units it peeks, and only an earlier sale has a lease.
+    pub units: u64,
+    /// How long the units may be spent after the sale, us. A fixed window may end before.
+    pub span: Micros,
+    /// How long units may be returned after the sale, us. Until then no answer about the key is
+    /// final.
+    pub hold: Micros,
+}
+
+impl Sale {
+    /// How long a record is kept after the time of returns, us, so that retries get their answer.
+    const KEPT: Micros = 60_000_000;
+
+    /// The sale of `units` by a lease of the policy.
+    pub fn new(policy: &Policy, lease: Lease, id: Arc<str>, units: u64) -> Self {
+        let hold = lease.hold(policy.timeout);
+        Self { id: Id { name: id, life: Some(hold + Self::KEPT), repeated: true }, units, span: lease.span, hold }
+    }
 }
 
 /// The caller's name for one check, so that a retry charges once.
@@ -114,6 +142,7 @@ impl Work {
             Self::Look(_) => &[0],
             Self::Wait(waiting) => std::slice::from_ref(&waiting.cost),
             Self::Drain(cost) | Self::Once { cost, .. } | Self::Reserve { cost, .. } => std::slice::from_ref(cost),
+            Self::Sell(sale) => std::slice::from_ref(&sale.units),
             Self::GiveBack(_) | Self::Return(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset => &[],
             Self::Undo(_) | Self::Settle { .. } | Self::Renew(_) | Self::ReadHolds => &[],
             Self::ReadLog(_) | Self::ReadTicks { .. } => &[],
@@ -138,6 +167,7 @@ impl Work {
                 | Self::Wait(_)
                 | Self::Reserve { .. }
                 | Self::Lease { .. }
+                | Self::Sell(_)
                 | Self::Settle { .. }
                 | Self::Renew(_)
         )
@@ -147,7 +177,7 @@ impl Work {
     /// leases, else 0. Peeks share the script of checks.
     pub fn ahead(&self, policy: &Policy) -> Micros {
         match self {
-            Self::Take(_) | Self::Look(_) | Self::Lease { .. } => policy.ahead(),
+            Self::Take(_) | Self::Look(_) | Self::Lease { .. } | Self::Sell(_) => policy.ahead(),
             _ => 0,
         }
     }
@@ -164,6 +194,7 @@ impl Work {
     pub fn id(&self) -> Option<&Id> {
         match self {
             Self::Once { id, .. } => Some(id),
+            Self::Sell(sale) => Some(&sale.id),
             Self::Wait(waiting) => waiting.id.as_ref(),
             _ => None,
         }
@@ -172,6 +203,11 @@ impl Work {
     /// Whether it follows the steps of holds under this policy.
     pub fn is_held(&self, policy: &Policy) -> bool {
         policy.options.hold.is_some() || matches!(self, Self::Undo(_))
+    }
+
+    /// Whether it sells or ends the lease of a caller.
+    pub fn is_of_caller(&self, policy: &Policy) -> bool {
+        matches!(self, Self::Sell(_)) || matches!(self, Self::Settle { .. }) && policy.options.hold.is_none()
     }
 
     /// Whether it only reduces counts.
@@ -204,6 +240,11 @@ pub enum Done {
     Reserved(Taken, Option<Receipt>),
     /// The verdicts on the costs of a `Lease`, and its receipt if units were bought.
     Leased(Taken, Option<Box<LeaseReceipt>>),
+    /// The verdict on the units of a sale, or on cost 0 for an earlier one; and the lease, if there is
+    /// one.
+    Sold(Taken, Option<Sold>),
+    /// The verdict on cost 0 after the settle of a caller's lease.
+    Returned(Taken, SoldEnd),
     /// The id's charge as decided, now or earlier.
     Charged(Box<Charged>),
     /// The id belongs to a charge of another cost or `over`.
@@ -241,7 +282,8 @@ impl Done {
                 taken.ruling.verdicts.iter().any(|verdict| verdict.charged() > 0)
             }
             Self::Charged(_) | Self::Settled(_, Some(_)) | Self::Renewed(Renewal::Open(_)) => true,
-            Self::Settled(_, None) | Self::Renewed(_) | Self::Holds(..) => false,
+            Self::Sold(_, sold) => sold.is_some(),
+            Self::Returned(..) | Self::Settled(_, None) | Self::Renewed(_) | Self::Holds(..) => false,
             Self::Reused | Self::Refunded(..) | Self::Page(_) | Self::Ticks(..) => false,
         }
     }
@@ -262,6 +304,7 @@ impl Done {
         match self {
             Self::Taken(taken) | Self::Reserved(taken, _) | Self::Leased(taken, _) => Some(taken.at),
             Self::Refunded(taken, _) | Self::Settled(taken, _) => Some(taken.at),
+            Self::Sold(taken, _) | Self::Returned(taken, _) => Some(taken.at),
             Self::Renewed(_) | Self::Holds(..) => None,
             Self::Charged(_) | Self::Reused | Self::Page(_) | Self::Ticks(..) => None,
         }

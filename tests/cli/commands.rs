@@ -607,11 +607,16 @@ fn validate_warns_of_leases_that_leave_less_than_usual() {
 
 #[test]
 fn validate_warns_of_leases_that_nothing_sells() {
-    let warned = |store: &str, limit: u64, nodes: u64| {
-        let policy = format!("policies: {{p: {{quotas: [{limit} per 64s], lease: {{nodes: {nodes}}}}}}}");
+    let warned_of = |store: &str, limit: u64, lease: &str| {
+        let policy = format!("policies: {{p: {{quotas: [{limit} per 64s], lease: {{{lease}}}}}}}");
         run(&["validate", file_with(&format!("{store}\n{policy}")).path().to_str().unwrap()], "").2
     };
-    assert!(warned("", 1000, 1).starts_with("warning: policy `p`: the embedded store sells no leases"));
+    let warned = |store: &str, limit: u64, nodes: u64| warned_of(store, limit, &format!("nodes: {nodes}"));
+    assert!(warned("", 1000, 1).starts_with("warning: policy `p`: the embedded store sells no leases to nodes"));
+    // It sells them to callers.
+    assert_eq!(warned_of("", 256, "callers: 16"), "");
+    let few = warned_of("", 255, "callers: 16");
+    assert!(few.contains("too low to sell a lease. With `callers: 16` it must be at least 256"), "{few}");
     let redis = "store: {redis: [\"redis://127.0.0.1:6379\"]}";
     assert_eq!([warned(redis, 17, 1), warned(redis, 33, 2)], ["", ""]);
     assert!(

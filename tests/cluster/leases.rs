@@ -13,11 +13,11 @@ const LIMIT: u64 = 4_000;
 /// No charge leaves its window during a test. The token bucket gives up what it refills in a span.
 const POLICIES: &str = "
 policies:
-  sliding-window: {quotas: [4000 per 1h, 5000 per 1d], timeout: 2s, lease: {span: 200ms, nodes: 2}}
-  fixed-window: {algorithm: fixed-window, anchor: first-hit, quotas: [4000 per 1h], timeout: 2s, lease: {span: 200ms, nodes: 2}}
-  token-bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 4001}], timeout: 2s, lease: {span: 200ms, nodes: 2}}
-  sliding-log: {algorithm: sliding-log, quotas: [4000 per 1h], timeout: 2s, lease: {span: 200ms, nodes: 2}}
-  sliding-counter: {algorithm: sliding-counter, tick: 1m, quotas: [4000 per 1h], timeout: 2s, lease: {span: 200ms, nodes: 2}}
+  sliding-window: {quotas: [4000 per 1h, 5000 per 1d], timeout: 2s, lease: {span: 200ms, nodes: 2, callers: 4}}
+  fixed-window: {algorithm: fixed-window, anchor: first-hit, quotas: [4000 per 1h], timeout: 2s, lease: {span: 200ms, nodes: 2, callers: 4}}
+  token-bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 4001}], timeout: 2s, lease: {span: 200ms, nodes: 2, callers: 4}}
+  sliding-log: {algorithm: sliding-log, quotas: [4000 per 1h], timeout: 2s, lease: {span: 200ms, nodes: 2, callers: 4}}
+  sliding-counter: {algorithm: sliding-counter, tick: 1m, quotas: [4000 per 1h], timeout: 2s, lease: {span: 200ms, nodes: 2, callers: 4}}
 ";
 
 /// Longer than the span, in ms. A lease that opens before ends within it.
@@ -77,8 +77,9 @@ fn under_load(nodes: &[&Node], clients: usize, (policy, key): (&str, &str), mean
                 }
             });
         }
+        // Also ends the clients if it panics.
+        let _over = scopeguard::guard((), |()| is_over.store(true, Ordering::SeqCst));
         meanwhile(&tally);
-        is_over.store(true, Ordering::SeqCst);
     });
     assert_eq!(tally.by_fallback.load(Ordering::SeqCst), 0);
     tally
@@ -174,4 +175,71 @@ fn lease_survives_what_the_store_decides() {
     });
     let decision = check(json!({}));
     assert_eq!(decision["allowed"], true, "{decision}");
+}
+
+/// Buys, spends a part, and settles at another node, until nothing is sold any more. Some answers are
+/// lost, so the purchase is repeated at the other node. Returns the units that were spent.
+fn spend_as_caller(caller: usize, nodes: &[Node; 2], (policy, key): (&str, &str)) -> u64 {
+    let (mut spent, mut denied) = (0, 0);
+    let post = |node: usize, path: &str, body: Value| {
+        let answer = nodes[node % 2].post(path, &body);
+        assert_eq!(answer.status, 200, "{path} {body}: {answer:?}");
+        answer.json()
+    };
+    for number in 0.. {
+        let id = format!("{caller}-{number}");
+        let buy = |node| post(node, "/v1/lease", json!({"policy": policy, "key": key, "id": id, "want": 60}));
+        let bought = buy(number);
+        let units = bought["granted"].as_u64().unwrap();
+        if units == 0 {
+            denied += 1;
+            if denied > 20 {
+                break;
+            }
+            continue;
+        }
+        if number % 3 == 0 {
+            let again = buy(number + 1);
+            assert_eq!((again["granted"].as_u64(), &again["replayed"]), (Some(units), &json!(true)), "{policy}");
+        }
+        let cost = units * (number as u64 % 5) / 4;
+        let cost = cost.min(units);
+        let settle = |node| post(node, "/v1/settle", json!({"policy": policy, "key": key, "id": id, "cost": cost}));
+        let settled = settle(number + 1);
+        assert_eq!(
+            (&settled["settled"], settled["charged"].as_u64()),
+            (&json!(true), Some(cost)),
+            "{policy}: {settled}"
+        );
+        assert_eq!(settled["refunded"].as_u64(), Some(units - cost), "{policy}: {settled}");
+        if number % 4 == 0 {
+            assert_eq!(settle(number)["replayed"], true, "{policy}");
+        }
+        spent += cost;
+    }
+    spent
+}
+
+#[test]
+fn callers_nodes_and_checks_share_exactly_one_limit() {
+    let file = config();
+    let nodes = [node(&file), node(&file)];
+    for policy in ["sliding-window", "fixed-window", "token-bucket", "sliding-log", "sliding-counter"] {
+        let key = unique("callers");
+        let spent = AtomicU64::new(0);
+        let tally = under_load(&nodes.each_ref(), 8, (policy, &key), |tally| {
+            std::thread::scope(|scope| {
+                for caller in 0..4 {
+                    let (spent, nodes, key) = (&spent, &nodes, &key);
+                    scope.spawn(move || {
+                        spent.fetch_add(spend_as_caller(caller, nodes, (policy, key)), Ordering::SeqCst);
+                    });
+                }
+            });
+            until_exhausted(tally);
+        });
+        let spent = spent.load(Ordering::SeqCst);
+        assert_eq!(tally.allowed() + spent, LIMIT, "{policy}: callers spent {spent}");
+        assert!(spent > 100, "{policy}: callers spent {spent} of {tally:?}");
+    }
 }

@@ -40,7 +40,7 @@ const NAMES: &[(&str, &str, &[&str])] = &[
     ("tollgate_fallback_total", "counter", &["mode", "cause"]),
     ("tollgate_candidate_checks_total", "counter", &["policy", "verdict"]),
     ("tollgate_leases_open", "gauge", &[]),
-    ("tollgate_lease_units_total", "counter", &["fate"]),
+    ("tollgate_lease_units_total", "counter", &["fate", "holder"]),
     ("tollgate_shed_total", "counter", &[]),
     ("tollgate_refused_calls_total", "counter", &["reason"]),
     ("tollgate_tls_handshakes_failed_total", "counter", &[]),

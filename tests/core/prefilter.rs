@@ -369,7 +369,7 @@ fn open_reservation_prevents_learning() {
 /// Until the mark ends, units in hand may come back. No return is accepted after a final denial.
 #[test]
 fn open_lease_prevents_learning() {
-    let lease = Lease { span: 500, nodes: NonZeroU64::MIN };
+    let lease = Lease { span: 500, nodes: NonZeroU64::MIN, callers: None };
     let leased = Policy { options: Options { lease: Some(lease), ..Options::default() }, ..policy(&[(2, 10_000_000)]) };
     let (scene, last) = (Scene::of(leased), START + 1_000);
     let Done::Leased(_, Some(lease)) = scene.run(Work::Lease { costs: [1, 1].into(), hold: 1_000 }, START) else {

@@ -409,7 +409,12 @@ impl Ledger {
                 self.models.iter_mut().zip(&quotas).for_each(|(model, quota)| model.pass(quota, now));
                 Expected::Given(0)
             }
-            Work::ReadLog(_) | Work::ReadTicks { .. } | Work::Lease { .. } | Work::Return(_) | Work::Wait(_) => {
+            Work::ReadLog(_)
+            | Work::ReadTicks { .. }
+            | Work::Lease { .. }
+            | Work::Return(_)
+            | Work::Sell(_)
+            | Work::Wait(_) => {
                 unreachable!("no step reads a log, leases or waits")
             }
             Work::Undo(_) | Work::Settle { .. } | Work::Renew(_) | Work::ReadHolds => {
@@ -527,7 +532,9 @@ fn equals_its_model(policy: Policy, ops: &[(Step, Op)], seen: &mut Seen) -> Resu
             }
             Done::Reused => Expected::Reused,
             Done::Refunded(_, given) => Expected::Given(*given),
-            Done::Page(_) | Done::Ticks(..) | Done::Leased(..) => unreachable!("no step reads a log"),
+            Done::Page(_) | Done::Ticks(..) | Done::Leased(..) | Done::Sold(..) | Done::Returned(..) => {
+                unreachable!("no step reads a log")
+            }
             Done::Settled(..) | Done::Renewed(_) | Done::Holds(..) => unreachable!("the policies have no holds"),
         };
         prop_assert_eq!(&told, &expected, "{:?}", work);

@@ -15,6 +15,7 @@ mod framing;
 mod fuzz_requests;
 mod holds;
 mod invalid_requests;
+mod leases;
 mod lists;
 mod live;
 mod live_streams;

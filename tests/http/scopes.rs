@@ -23,11 +23,12 @@ gates:
 
 /// The calls under a policy, with their bodies, and the scopes that permit them beside `admin`.
 /// `{p}` is the policy.
-const CALLS: [(&str, &str, &str, &[&str]); 19] = [
+const CALLS: [(&str, &str, &str, &[&str]); 20] = [
     ("POST", "/v1/check", CHECK, &["check"]),
     ("POST", "/v1/check/batch", CHECKS, &["check"]),
     ("POST", "/v1/check/all", CHECKS, &["check"]),
     ("POST", "/v1/refund", CHECK, &["check", "operate"]),
+    ("POST", "/v1/lease", LEASE, &["check"]),
     ("POST", "/v1/settle", HOLD, &["check", "operate"]),
     ("POST", "/v1/renew", HOLD, &["check"]),
     ("GET", "/v1/usage?policy={p}&key=k", "", &["read"]),
@@ -48,15 +49,17 @@ const CALLS: [(&str, &str, &str, &[&str]); 19] = [
 const CHECK: &str = r#"{"policy": "{p}", "key": "k", "cost": 1}"#;
 const CHECKS: &str = r#"{"checks": [{"policy": "{p}", "key": "k"}]}"#;
 
-/// These policies have no holds, so a permitted call is answered by 422.
+/// These policies have neither holds nor leases, so a permitted call is answered by 422.
 const HOLD: &str = r#"{"policy": "{p}", "key": "k", "id": "job"}"#;
+
+const LEASE: &str = r#"{"policy": "{p}", "key": "k", "id": "job", "want": 1}"#;
 
 const OVERRIDE: &str = r#"{"match": {"key": "other"}, "deny": true}"#;
 const MATCH: &str = r#"{"match": {"key": "other"}}"#;
 
 /// The status of a call that its token permits.
 fn permitted(body: &str) -> u16 {
-    if body == HOLD { 422 } else { 200 }
+    if body == HOLD || body == LEASE { 422 } else { 200 }
 }
 
 /// These calls need no token.

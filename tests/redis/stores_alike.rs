@@ -57,7 +57,7 @@ async fn both_alike(redis: &TimedRedis, policy: &Policy, steps: &[Step]) -> Resu
 fn refund_after_a_step_back_drops_what_is_too_far_ahead() {
     let (runtime, store) = timed_store();
     let mut policy = policy(&[(19, 100_000)]);
-    policy.options.lease = Some(Lease { span: 10_937, nodes: NonZeroU64::MIN });
+    policy.options.lease = Some(Lease { span: 10_937, nodes: NonZeroU64::MIN, callers: None });
     let step = |after: u64, cost| Step { now: START + after, costs: vec![cost], quarters: 4 };
     let ops = [
         (step(1_939_095, 7), Op::Take),
@@ -94,9 +94,12 @@ async fn ops_alike(redis: &TimedRedis, policy: &Policy, ops: &[(Step, Op)]) -> R
         let subject = Subject { policy, key: key.clone(), fingerprint };
         let work = earlier.work(step, op);
         history.push((step.now.cast_signed() - START.cast_signed(), work.clone()));
-        if let Work::Reserve { hold, .. } | Work::Lease { hold, .. } = &work {
-            marked = marked.max(step.now + hold);
-        }
+        let hold = match &work {
+            Work::Reserve { hold, .. } | Work::Lease { hold, .. } => *hold,
+            Work::Sell(sale) => sale.hold,
+            _ => 0,
+        };
+        marked = marked.max(step.now + hold);
         let mut expected = comparable(memory.at(step.now).run(&subject, &work, &[]).unwrap());
         let mut answered = comparable(redis.at(step.now).run(&subject, work, &[]).await.unwrap());
         stepped_back |= step.now < latest;
@@ -111,9 +114,11 @@ async fn ops_alike(redis: &TimedRedis, policy: &Policy, ops: &[(Step, Op)]) -> R
         prop_assert_eq!(&answered, &expected, "after {:#?} under {:?}", history, policy_of_step(&subject));
         earlier.note(&answered);
         until_whole = until_whole.max(match &answered {
-            Done::Taken(taken) | Done::Reserved(taken, _) | Done::Leased(taken, _) | Done::Refunded(taken, _) => {
-                longest_reset(&taken.ruling.verdicts)
-            }
+            Done::Taken(taken)
+            | Done::Reserved(taken, _)
+            | Done::Leased(taken, _)
+            | Done::Refunded(taken, _)
+            | Done::Sold(taken, _) => longest_reset(&taken.ruling.verdicts),
             Done::Charged(charged) => longest_reset(slice::from_ref(&charged.verdict)),
             _ => 0,
         });
@@ -137,11 +142,11 @@ fn policy_of_step(subject: &Subject) -> &[tollgate::limit::quota::Quota] {
 /// A reply with room to spare omits reservations, since the pre-filter learns nothing from it.
 fn comparable(mut done: Done) -> Done {
     match &mut done {
-        Done::Taken(taken) | Done::Reserved(taken, _) | Done::Leased(taken, _) => {
+        Done::Taken(taken) | Done::Reserved(taken, _) | Done::Leased(taken, _) | Done::Sold(taken, _) => {
             taken.tentative &= taken.ruling.closed.is_some();
         }
         // A refund does not report when a cost fits.
-        Done::Refunded(taken, _) => taken.ruling.closed = None,
+        Done::Refunded(taken, _) | Done::Returned(taken, _) => taken.ruling.closed = None,
         _ => {}
     }
     done
@@ -151,8 +156,8 @@ fn comparable(mut done: Done) -> Done {
 /// a step back, and the pre-filter learns nothing from tentative replies.
 fn be_as_careful(expected: &mut Done, answered: &Done) {
     if let (
-        Done::Taken(expected) | Done::Reserved(expected, _) | Done::Leased(expected, _),
-        Done::Taken(answered) | Done::Reserved(answered, _) | Done::Leased(answered, _),
+        Done::Taken(expected) | Done::Reserved(expected, _) | Done::Leased(expected, _) | Done::Sold(expected, _),
+        Done::Taken(answered) | Done::Reserved(answered, _) | Done::Leased(answered, _) | Done::Sold(answered, _),
     ) = (expected, answered)
     {
         expected.tentative |= answered.tentative;
@@ -160,7 +165,12 @@ fn be_as_careful(expected: &mut Done, answered: &Done) {
 }
 
 fn be_final(done: &mut Done) {
-    if let Done::Taken(taken) | Done::Reserved(taken, _) | Done::Leased(taken, _) | Done::Refunded(taken, _) = done {
+    if let Done::Taken(taken)
+    | Done::Reserved(taken, _)
+    | Done::Leased(taken, _)
+    | Done::Refunded(taken, _)
+    | Done::Sold(taken, _) = done
+    {
         taken.tentative = false;
     }
 }
@@ -264,7 +274,7 @@ fn each_key_ends(policy: &Policy, key: &str, until_whole: Micros) -> Result<(), 
         let life: i64 = redis::cmd("PTTL").arg(&name).query(&mut connection).unwrap();
         // -2: the key has expired meanwhile.
         let most = match &name {
-            name if name.contains(":id:") => record.clamp(300_000, 86_400_000),
+            name if name.contains(":id:") || name.contains(":lease:") => record.clamp(300_000, 86_400_000),
             // Shared counters have no policy in their names.
             name if name.ends_with(":reset") || name.ends_with(":}reset") => reset,
             _ => most,

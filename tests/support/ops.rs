@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::receipt::{LeaseReceipt, Receipt};
 use tollgate::limit::time::Micros;
-use tollgate::store::{Done, Line, Over, Waiting, Work};
+use tollgate::store::{Done, Line, Over, Sale, Waiting, Work};
 
 use super::steps::{Step, steps};
 
@@ -23,6 +23,9 @@ pub enum Op {
     GiveBack(usize),
     Lease(u64),
     Return(usize),
+    Sell(usize),
+    /// The settle of a sale, with some fourths of its units.
+    SettleSale(usize, Option<u64>),
     Refund,
     RefundOnce(usize),
     Reset,
@@ -41,7 +44,13 @@ pub fn ops(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<(Step, Op
         4 => any::<usize>().prop_map(Op::RefundOnce),
         1 => prop::bool::weighted(0.2).prop_map(|reset| if reset { Op::Reset } else { Op::Take }),
     ];
-    let of_leases = prop_oneof![(1..20u64).prop_map(Op::Lease), any::<usize>().prop_map(Op::Return)];
+    let settle = (any::<usize>(), prop::option::of(0..=5u64)).prop_map(|(sale, part)| Op::SettleSale(sale, part));
+    let of_leases = prop_oneof![
+        (1..20u64).prop_map(Op::Lease),
+        any::<usize>().prop_map(Op::Return),
+        any::<usize>().prop_map(Op::Sell),
+        settle
+    ];
     let waits = any::<usize>().prop_map(Op::Wait);
     let op = match policy.options.lease {
         Some(_) => prop_oneof![3 => usual, 1 => of_leases].boxed(),
@@ -57,6 +66,7 @@ pub struct OpHistory {
     ids: Vec<(Arc<str>, u64, Over)>,
     receipts: Vec<Receipt>,
     leases: Vec<LeaseReceipt>,
+    sales: Vec<(Arc<str>, u64)>,
     next: usize,
 }
 
@@ -104,6 +114,25 @@ impl OpHistory {
                     let mut lease = self.leases.remove(choice % held);
                     lease.charge.cost = lease.charge.cost.div_ceil(*choice as u64 % 4 + 1);
                     Work::Return(Box::new(lease))
+                }
+            },
+            Op::Sell(choice) => {
+                let (id, units) = match self.sales.get(choice % (3 * self.sales.len() + 3)) {
+                    Some((id, units)) => (id.clone(), *units),
+                    None => {
+                        // A check may have the same id.
+                        let id: Arc<str> = format!("id-{}", self.sales.len()).into();
+                        self.sales.push((id.clone(), cost));
+                        (id, if choice % 7 == 0 { 0 } else { cost })
+                    }
+                };
+                Work::Sell(Box::new(Sale { id: id.into(), units, span: HOLD / 2, hold: HOLD }))
+            }
+            Op::SettleSale(choice, part) => match self.sales.len() {
+                0 => Work::Settle { id: "never".into(), cost: None },
+                sold => {
+                    let (id, units) = &self.sales[if choice % 3 == 0 { choice % sold } else { sold - 1 }];
+                    Work::Settle { id: id.clone(), cost: part.map(|part| (units * part).div_ceil(4)) }
                 }
             },
             Op::Refund => Work::Refund(cost),

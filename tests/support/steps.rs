@@ -208,7 +208,7 @@ pub fn policies_with_leases() -> impl Strategy<Value = Policy> {
     (any_policies(), any::<bool>(), 1..=8u64).prop_map(|(mut policy, leases, part)| {
         let longest = policy.ticks().map_or(Micros::MAX, |ticks| ticks.ahead() * ticks.length());
         let span = policy.quotas.iter().map(span).min().unwrap() / 8 * part / 8;
-        let lease = Lease { span: span.min(longest), nodes: NonZeroU64::MIN };
+        let lease = Lease { span: span.min(longest), nodes: NonZeroU64::MIN, callers: None };
         policy.options.lease = leases.then_some(lease).filter(|_| policy.shared_ticks().is_none());
         policy
     })

@@ -43,9 +43,10 @@ pub(super) fn explain(config: &Config, policy: &str, written: &str) -> Result<Va
         "shadow": policy.options.shadow,
         "inline": policy.options.inline,
         "quotas": counted.map_or_else(Vec::new, |policy| policy.quotas.iter().map(quota).collect()),
-        "lease": counted.and_then(|policy| policy.options.lease).map(|Lease { span, nodes }| json!({
+        "lease": counted.and_then(|policy| policy.options.lease).map(|Lease { span, nodes, callers }| json!({
             "span_ms": millis_up(span),
             "nodes": nodes,
+            "callers": callers,
         })),
         "hold": counted.and_then(|policy| policy.options.hold).map(|Hold { ttl, in_flight, on_expiry }| json!({
             "ttl_ms": millis_up(ttl),
@@ -121,7 +122,8 @@ pub(super) fn text(told: &Value) -> Vec<(&'static str, String)> {
     lines.extend(quotas(&told["quotas"], ""));
     let lease = &told["lease"];
     if lease.is_object() {
-        lines.push(("lease", format!("span {}ms, nodes {}", lease["span_ms"], lease["nodes"])));
+        let callers = if lease["callers"].is_u64() { format!(", callers {}", lease["callers"]) } else { String::new() };
+        lines.push(("lease", format!("span {}ms, nodes {}{callers}", lease["span_ms"], lease["nodes"])));
     }
     let redis = &told["redis"];
     if redis.is_object() {

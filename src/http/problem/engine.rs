@@ -42,7 +42,8 @@ impl Problem {
             CheckError::StoreUnavailable(_) => Self::new(ProblemType::STORE_UNAVAILABLE, error.to_string()),
             CheckError::InvalidKey(_) => invalid("key", error.to_string()),
             CheckError::UnknownPlan { .. } => invalid("plan", error.to_string()),
-            CheckError::NoHolds(_) => invalid("policy", error.to_string()),
+            CheckError::NoHolds(_) | CheckError::NoCallers(_) => invalid("policy", error.to_string()),
+            CheckError::ExceedsLease(_) => invalid("cost", error.to_string()),
             CheckError::InexactBucket => invalid("quotas", error.to_string()),
             CheckError::CannotWait(_) => invalid("wait_ms", error.to_string()),
             CheckError::NeedsId => {
@@ -144,6 +145,8 @@ impl<'a> Problems<'a> {
             | CheckError::InexactBucket
             | CheckError::NeedsId
             | CheckError::IdTwice
+            | CheckError::NoCallers(_)
+            | CheckError::ExceedsLease(_)
             | CheckError::NoHolds(_) => Some(Problem::unlisted(1)),
         };
         match (short, self.explained.checked_sub(1)) {

@@ -10,6 +10,7 @@ use crate::limit::decision::{QuotaState, Verdict, Wait};
 use crate::limit::drain::Over;
 use crate::limit::hold::Settlement;
 use crate::limit::key::{Fingerprint, FingerprintState};
+use crate::limit::lease::Sold;
 use crate::limit::quota::Quota;
 use crate::limit::receipt::Parts;
 use crate::limit::receipt::{Entry, Receipt};
@@ -50,6 +51,20 @@ struct Details {
     entries: Box<[Option<Entry>]>,
     drained: Option<Drained>,
     kept: Option<Kept>,
+    sale: Option<OpenSale>,
+}
+
+/// The lease of a caller.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OpenSale {
+    /// When it was sold, us.
+    pub(super) made: Micros,
+    /// How long its units may be spent from then on, us.
+    pub(super) lasts: Micros,
+    /// Until when units may be returned, us.
+    pub(super) until: Micros,
+    /// The units that its caller has spent and returned, once it is settled.
+    pub(super) end: Option<(u64, u64)>,
 }
 
 /// The hold of a record.
@@ -97,7 +112,7 @@ impl Record {
         });
         let is_plain =
             drained.is_none() && kept.is_none() && receipt.entries.iter().all(|entry| *entry == Some(Entry::default()));
-        let details = || Box::new(Details { entries: receipt.entries.clone().into(), drained, kept });
+        let details = || Box::new(Details { entries: receipt.entries.clone().into(), drained, kept, sale: None });
         Self {
             at: receipt.at,
             cost: receipt.cost,
@@ -126,6 +141,32 @@ impl Record {
     /// Units.
     pub(super) fn cost(&self) -> u64 {
         self.cost
+    }
+
+    /// The same record of a lease that a caller has bought by `charge`.
+    pub(super) fn of_sale(self, sale: OpenSale, charge: &Receipt) -> Self {
+        let entries = charge.entries.clone().into();
+        let details = Details { entries, drained: None, kept: None, sale: Some(sale) };
+        Self { details: Some(Box::new(details)), ..self }
+    }
+
+    pub(super) fn sale(&self) -> Option<OpenSale> {
+        self.details.as_ref()?.sale
+    }
+
+    /// The lease as of `now`.
+    pub(super) fn sold(&self, now: Micros) -> Option<Sold> {
+        let OpenSale { made, lasts, end, .. } = self.sale()?;
+        let left = if end.is_some() { 0 } else { (made + lasts).saturating_sub(now) };
+        // After a clock has stepped back, nothing shows how old the lease is.
+        let left = if now < made { 0 } else { left };
+        Some(Sold { units: self.cost, left, replayed: true })
+    }
+
+    /// Notes the end of a lease.
+    pub(super) fn end_sale(&mut self, spent: u64, returned: u64) {
+        let sale = self.details.as_mut().and_then(|details| details.sale.as_mut());
+        sale.into_iter().for_each(|sale| sale.end = Some((spent, returned)));
     }
 
     pub(super) fn kept(&self) -> Option<&Kept> {

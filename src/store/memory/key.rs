@@ -5,22 +5,22 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::counter::{Counter, Held, carry_over};
-use super::ids::{Record, Records, SharedQuotas};
+use super::ids::{OpenSale, Record, Records, SharedQuotas};
 use crate::limit::decision::{Ruling, Verdict, decide, look};
 use crate::limit::drain::{Over, drain};
 use crate::limit::hold::Renewal;
 use crate::limit::key::Fingerprint;
-use crate::limit::lease;
+use crate::limit::lease::{self, Sold, SoldEnd};
 use crate::limit::line;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::Quota;
-use crate::limit::receipt::Receipt;
+use crate::limit::receipt::{LeaseReceipt, Receipt};
 use crate::limit::refunds::{self, is_tentative};
 use crate::limit::state::State;
 use crate::limit::time::Micros;
 use crate::store::Meta;
 use crate::store::Taken;
-use crate::store::work::{Charged, Done, Waiting, Work, longest_life};
+use crate::store::work::{Charged, Done, Sale, Waiting, Work, longest_life};
 
 /// A key's state for each charged quota. Nearly always that is one, without notes.
 #[derive(Debug, Default)]
@@ -84,6 +84,7 @@ impl KeyState {
             (Work::Once { cost, over, .. }, Some(id)) => self.once(policy, id, (*cost, *over), metas, now),
             (Work::Wait(waiting), id) => self.wait(policy, id, waiting, now),
             (Work::Lease { costs, hold }, _) => self.lease(policy, costs, metas, now, *hold),
+            (Work::Sell(sale), Some(id)) => self.sell(policy, id, sale, now),
             (Work::Return(lease), _) => {
                 let is_late = now >= lease.until || self.is_forgotten(lease.made);
                 self.give_back(policy, now, (!is_late).then_some(&lease.charge))
@@ -99,8 +100,8 @@ impl KeyState {
             (Work::Undo(_), id) => self.undo(policy, id, now),
             (Work::Refund(cost), _) => self.amended(policy, now, |states| refunds::refund(policy, states, now, *cost)),
             (Work::Reset, _) => self.reset(policy, now),
-            // Without a hold the policy has none to settle.
-            (Work::Settle { .. }, _) => Done::Settled(self.look(policy, 0, now), None),
+            (Work::Settle { cost, .. }, id) => self.settle_sale(policy, id, *cost, now),
+            (Work::Sell(_), None) => Done::Sold(self.look(policy, 0, now), None),
             (Work::Renew(_), _) => Done::Renewed(Renewal::Unknown),
             (Work::ReadHolds, _) => Done::Holds(0, Vec::new()),
             (Work::ReadLog(_), _) => Done::Page(self.page(policy, now)),
@@ -250,9 +251,7 @@ impl KeyState {
         if !record.is_alive(now) || std::mem::replace(&mut record.refunded, true) {
             return None;
         }
-        let charged = &record.charged;
-        let place = |quota: &Quota| charged.iter().position(|charged| Counter::of(charged) == Counter::of(quota));
-        Some(record.receipt(&policy.quotas, place))
+        Some(receipt_for(record, policy))
     }
 
     /// Takes back the charge of an id, and forgets its record with its hold. A later change of the
@@ -277,6 +276,66 @@ impl KeyState {
             ruling
         });
         Done::Leased(taken, receipt)
+    }
+
+    /// Sells a lease to a caller, and records it under its id.
+    fn sell(&mut self, policy: &Arc<Policy>, id: Id<'_>, sale: &Sale, now: Micros) -> Done {
+        let known = self.record(id.print).filter(|record| record.is_alive(now));
+        if let Some(sold) = known.and_then(|record| record.sold(now)) {
+            return Done::Sold(self.look(policy, 0, now), Some(sold));
+        }
+        let mut receipt = None;
+        let taken = self.with(policy, now, |states| {
+            let (ruling, bought) = lease::sell(policy, states, now, &[sale.units], sale.hold);
+            receipt = bought;
+            ruling
+        });
+        let (Some(LeaseReceipt { charge, made, until }), Some(verdict)) = (receipt, taken.ruling.verdicts.first())
+        else {
+            return Done::Sold(taken, None);
+        };
+        let left = sale.span.min(policy.lease_ends(verdict.quotas.iter().map(|quota| quota.reset_after)));
+        // The charge may be recorded ahead.
+        let life = id.life.saturating_sub(charge.at - made);
+        let open = OpenSale { made, lasts: left, until, end: None };
+        let record = Record::new(verdict, &charge, id.quotas.of(&policy.quotas), life, None).of_sale(open, &charge);
+        self.notes.get_or_insert_default().records.insert(id.print, record);
+        Done::Sold(taken, Some(Sold { units: charge.cost, left, replayed: false }))
+    }
+
+    /// Ends the lease of a caller, and returns the units that it has not spent.
+    fn settle_sale(&mut self, policy: &Policy, id: Option<Id<'_>>, spent: Option<u64>, now: Micros) -> Done {
+        let known = id.and_then(|id| Some((id.print, self.record(id.print)?)));
+        let known = known.filter(|(_, record)| record.is_alive(now));
+        let Some((print, record, sale)) = known.and_then(|(print, record)| Some((print, record, record.sale()?)))
+        else {
+            return Done::Returned(Taken { tentative: false, ..self.look(policy, 0, now) }, SoldEnd::Unknown);
+        };
+        let (units, mut rest) = (record.cost(), 0);
+        let wanted = spent.unwrap_or(units);
+        let mut end = match sale.end {
+            _ if wanted > units => SoldEnd::Exceeded(units),
+            Some((before, _)) if spent.is_some() && before != wanted => SoldEnd::SettledOtherwise,
+            Some((spent, returned)) => SoldEnd::Settled { spent, returned, replayed: true },
+            None if now >= sale.until => SoldEnd::Expired,
+            None => {
+                rest = units - wanted;
+                SoldEnd::Settled { spent: wanted, returned: 0, replayed: false }
+            }
+        };
+        let is_forgotten = rest == 0 || self.is_forgotten(sale.made);
+        let receipt = (!is_forgotten).then(|| Receipt { cost: rest, ..receipt_for(record, policy) });
+        let mut given = 0;
+        let taken = self.with(policy, now, |states| {
+            given = receipt.map_or(0, |receipt| refunds::give_back(policy, states, now, &receipt));
+            decide(policy, states, now, &[0])
+        });
+        if let SoldEnd::Settled { spent, returned, replayed: false } = &mut end {
+            *returned = given;
+            let record = self.notes.as_mut().and_then(|notes| notes.records.get_mut(print));
+            record.into_iter().for_each(|record| record.end_sale(*spent, given));
+        }
+        Done::Returned(Taken { tentative: false, ..taken }, end)
     }
 
     fn give_back(&mut self, policy: &Policy, now: Micros, receipt: Option<&Receipt>) -> Done {
@@ -358,6 +417,13 @@ impl KeyState {
         let at = self.held.iter().position(|held| held.counter == counter);
         at.map(|at| self.held.remove(at).state)
     }
+}
+
+/// The receipt of a recorded charge for the present quotas.
+fn receipt_for(record: &Record, policy: &Policy) -> Receipt {
+    let charged = &record.charged;
+    let place = |quota: &Quota| charged.iter().position(|charged| Counter::of(charged) == Counter::of(quota));
+    record.receipt(&policy.quotas, place)
 }
 
 /// Records the metas of charges in the log that stores them.

@@ -90,7 +90,8 @@ metrics! {
         pub candidate_checks: Family<u64> = "tollgate_candidate_checks",
         /// Leases that this node buys, holds or returns.
         pub leases_open: Family<f64> = "tollgate_leases_open",
-        /// Units that this node bought by leases, and what became of them: spent, returned or lost.
+        /// Units that this node bought by leases or sold to callers, and what became of them: spent,
+        /// returned or lost.
         pub lease_units: Family<u64> = "tollgate_lease_units",
         /// Notices of keys that crossed a mark of their policy, and what became of them: sent,
         /// failed or dropped.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::limit::decision::Ruling;
 use crate::limit::hold::Renewal;
 use crate::limit::key::Fingerprint;
+use crate::limit::lease::SoldEnd;
 use crate::limit::log::max_entries;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::Rule;
@@ -128,6 +129,8 @@ impl KeyBatch {
         match done {
             Done::Refunded(_, given) => *given > 0,
             Done::Charged(charged) => !charged.replayed,
+            Done::Sold(_, sold) => sold.is_some_and(|sold| !sold.replayed),
+            Done::Returned(_, end) => matches!(end, SoldEnd::Settled { replayed: false, .. }),
             Done::Settled(_, settlement) => settlement.is_some_and(|settlement| !settlement.replayed),
             Done::Renewed(renewal) => matches!(renewal, Renewal::Open(_)),
             Done::Taken(_) | Done::Reserved(..) | Done::Leased(..) => self.may_charge() && done.is_charge(),
@@ -199,6 +202,7 @@ impl KeyBatch {
             Work::Once { over: Over::Drain, .. } => format!("{algorithm} drain once"),
             Work::Reserve { .. } => format!("{algorithm} reserve"),
             Work::Lease { .. } => format!("{algorithm} lease"),
+            Work::Sell(_) => format!("{algorithm} sale"),
             Work::GiveBack(_) | Work::Return(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => {
                 format!("{algorithm} give back")
             }

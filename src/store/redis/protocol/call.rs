@@ -13,7 +13,7 @@ use super::check::{self, Declared, states};
 use super::keys::Tag;
 use super::reply::{Reply, is_corrupt, opened, unsigned};
 use super::sources::{ScriptId, begin};
-use super::{counters, holds, log, operations};
+use super::{counters, holds, log, operations, sales};
 use crate::limit::decision::decide;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
@@ -122,6 +122,9 @@ impl Call<'_> {
         }
         if self.work.is_held(self.policy) && !matches!(self.work, Work::ReadTicks { .. }) {
             return holds::read(self, value);
+        }
+        if self.work.is_of_caller(self.policy) {
+            return sales::read(self, value);
         }
         let asked = match self.work {
             Work::Once { cost, over, .. } => Some((*cost, *over)),

@@ -107,6 +107,13 @@ impl Tag {
         name
     }
 
+    /// Returns the name of the record of a lease that a caller has bought. Checks have other records.
+    pub fn sale(&self, policy: &str, id: &str) -> String {
+        let mut name = format!("{}{policy}:lease:", self.0);
+        escape(&mut name, id);
+        name
+    }
+
     /// Returns the beginning of the names of records, which ends with the ids.
     pub fn records(&self, policy: &str) -> String {
         format!("{}{policy}:id:", self.0)

@@ -34,4 +34,6 @@ mod operations;
 
 mod pairs;
 
+mod sales;
+
 mod windows;

@@ -44,8 +44,11 @@ fn reset(call: &Call<'_>) -> String {
 
 fn own_keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
     let record = |id: &str| call.tag.record(call.policy.counters(), id);
+    let of_caller = |id: &str| call.tag.sale(call.policy.counters(), id);
     match call.work {
         Work::Take(_) | Work::Look(_) | Work::Drain(_) | Work::ReadLog(_) | Work::ReadTicks { .. } => SmallVec::new(),
+        Work::Sell(sale) => smallvec![of_caller(&sale.id.name), reset(call)],
+        Work::Settle { id, .. } if call.work.is_of_caller(call.policy) => smallvec![of_caller(id), reset(call)],
         Work::Once { .. } | Work::Wait(_) => call.work.id().map(|id| record(&id.name)).into_iter().collect(),
         Work::RefundOnce(id) | Work::Undo(id) | Work::Settle { id, .. } => smallvec![record(id), reset(call)],
         Work::Renew(id) => smallvec![record(id)],
@@ -90,6 +93,16 @@ pub fn arguments(call: &Call<'_>, cmd: &mut Cmd, time: Option<Micros>) {
             cmd.arg(queue.map_or(-1, |queue| queue as i64)).arg(longest).arg("wait");
             if waiting.id.is_some() { "once" } else { "charge" }
         }
+        Work::Sell(sale) => {
+            record(call.policy, &sale.id, cmd);
+            let ends = call.policy.algorithm == Algorithm::FixedWindow;
+            cmd.arg(call.policy.ahead())
+                .arg(u8::from(ends))
+                .arg(sale.span)
+                .arg(sale.hold)
+                .arg(Over::Deny.name());
+            "once"
+        }
         Work::GiveBack(receipt) => {
             give_back(receipt, cmd);
             "receipt"
@@ -106,6 +119,9 @@ pub fn arguments(call: &Call<'_>, cmd: &mut Cmd, time: Option<Micros>) {
         Work::Renew(_) => "renew",
         Work::ReadHolds => "holds",
         Work::RefundOnce(_) | Work::Undo(_) | Work::Settle { .. } => {
+            if let (Work::Settle { cost, .. }, true) = (call.work, call.work.is_of_caller(call.policy)) {
+                cmd.arg(cost.map_or(-1, |cost| cost as i64));
+            }
             quotas.iter().for_each(|quota| _ = cmd.arg(recorded(quota)));
             "id"
         }

@@ -1,7 +1,7 @@
 //! The scripts. Each consists of parts, and servers know it by the SHA-1 of the whole.
 //!
 //! Each algorithm has a script for checks, and one for all other operations. A third one does both
-//! under policies with holds. Checks are frequent, so
+//! under policies with holds, and a fourth one sells leases to callers. Checks are frequent, so
 //! those of strings are written out for each number of quotas (ADR 6). `tollgate scripts` lists and
 //! prints what runs.
 
@@ -95,10 +95,12 @@ enum Task {
     Operation,
     /// Any operation, a check too, under a policy with holds; and the undo of an id.
     Hold,
+    /// The sale of a lease to a caller, and its settle.
+    Sale,
     ReadLog,
 }
 
-const TASKS: [Task; 5] = [Task::Check, Task::CheckAhead, Task::Operation, Task::Hold, Task::ReadLog];
+const TASKS: [Task; 6] = [Task::Check, Task::CheckAhead, Task::Operation, Task::Hold, Task::Sale, Task::ReadLog];
 
 impl ScriptId {
     pub fn of(policy: &Policy, work: &Work) -> Self {
@@ -107,6 +109,7 @@ impl ScriptId {
             // A plain read of ticks has no script.
             Work::ReadLog(_) | Work::ReadTicks { .. } => Task::ReadLog,
             _ if work.is_held(policy) => Task::Hold,
+            _ if work.is_of_caller(policy) => Task::Sale,
             Work::Lease { .. } if is_window => Task::CheckAhead,
             Work::Take(_) | Work::Look(_) if is_window && policy.ahead() > 0 => Task::CheckAhead,
             Work::Take(_) | Work::Look(_) => Task::Check,
@@ -118,7 +121,7 @@ impl ScriptId {
 
     /// Whether it is the one for operations other than checks.
     pub fn is_operation(self) -> bool {
-        matches!(self.task, Task::Operation | Task::Hold)
+        matches!(self.task, Task::Operation | Task::Hold | Task::Sale)
     }
 
     /// Whether its checks have the time ahead and the mark of a lease among their numbers.
@@ -132,7 +135,7 @@ impl ScriptId {
         let exists = |(algorithm, task): &(Algorithm, Task)| match task {
             Task::CheckAhead => *algorithm == Algorithm::SlidingWindow,
             Task::ReadLog => *algorithm == Algorithm::SlidingLog,
-            Task::Check | Task::Operation | Task::Hold => true,
+            Task::Check | Task::Operation | Task::Hold | Task::Sale => true,
         };
         tasks.filter(exists).flat_map(|(algorithm, task)| {
             let most = if is_written_out(algorithm, task) { MAX_QUOTAS } else { 1 };
@@ -147,6 +150,7 @@ impl ScriptId {
             Task::CheckAhead => "check-ahead",
             Task::Operation => "operation",
             Task::Hold => "hold",
+            Task::Sale => "sale",
             Task::ReadLog => "read",
         };
         let quotas =
@@ -163,18 +167,14 @@ impl ScriptId {
                 let ahead = |section: &str| if self.records_ahead() { section.to_owned() } else { String::new() };
                 [state, &replaced(&check, "ahead", ahead)].concat()
             }
-            Task::Operation => {
+            Task::Operation | Task::Hold | Task::Sale => {
                 let (head, end) = (lua!("operation/operation_head.lua"), lua!("operation/operation.lua"));
-                replaced(
-                    &replaced(&[head, state, operation, end].concat(), "hold", |_| String::new()),
-                    "plain",
-                    str::to_owned,
-                )
-            }
-            Task::Hold => {
-                let (head, hold) = (lua!("operation/operation_head.lua"), lua!("operation/hold.lua"));
-                let source = [head, hold, state, operation, lua!("operation/operation.lua")].concat();
-                replaced(&replaced(&source, "plain", |_| String::new()), "hold", str::to_owned)
+                let hold = if self.task == Task::Hold { lua!("operation/hold.lua") } else { "" };
+                let source = [head, hold, state, operation, end].concat();
+                let own =
+                    |name| move |section: &str| if name == self.task { section.to_owned() } else { String::new() };
+                let sections = [("plain", Task::Operation), ("hold", Task::Hold), ("sale", Task::Sale)];
+                sections.into_iter().fold(source, |source, (name, task)| replaced(&source, name, own(task)))
             }
             Task::ReadLog => lua!("log/log_read.lua").to_owned(),
         };

@@ -1,5 +1,26 @@
 -- Ends an operation. `operation_head.lua` describes it.
 
+-- sale
+if record and how == 'once' then
+  local left = sale[4] < 0 and now >= sale[1] and math.max(0, sale[1] + sale[2] - now) or 0
+  reply[#reply + 1] = {'replayed', record[1], left}
+  return reply
+end
+local told = {'unknown'}
+if record and how == 'id' then
+  local units, wanted, is_forgotten = record[1], spent < 0 and record[1] or spent, cost == 0
+  cost = 0
+  if wanted > units then
+    told = {'exceeded', units}
+  elseif sale[4] >= 0 then
+    told = (spent < 0 or wanted == sale[4]) and {'again', sale[4], sale[5]} or {'reused'}
+  elseif now >= sale[3] then
+    told = {'expired'}
+  else
+    told, cost = {'settled', wanted, 0}, is_forgotten and 0 or units - wanted
+  end
+end
+-- end sale
 -- hold
 if drain_of > 0 and turn == 0 then
   how, is_charge, over, runs = 'charge', true, 'drain', {{cost = drain_of, times = 1, meta = ''}}
@@ -32,12 +53,21 @@ if not is_charge then
 -- hold
   settle(given, 0)
 -- end hold
+-- sale
+  if told[1] == 'settled' then
+    told[3], sale[4], sale[5] = given, told[2], given
+    redis.call('SET', record_key, cmsgpack.pack(record, sale), 'KEEPTTL')
+  end
+-- end sale
   local states = {now, given}
   add_states(states)
 -- hold
   if turn == 0 then
   add_places(states)
 -- end hold
+-- sale
+  states[#states + 1] = told
+-- end sale
   return states
 -- hold
   end
@@ -101,6 +131,9 @@ if how ~= 'once' or most == 0 then
   settle(0, most)
   add_places(reply)
 -- end hold
+-- sale
+  reply[#reply + 1] = {'denied'}
+-- end sale
   return reply
 end
 
@@ -113,6 +146,9 @@ for q = 1, quotas do
   local left, whole_after = standing_after(q)
   left = start == now and left or 0
   local entry = entries[q] or {0, 0}
+-- sale
+  lasts = ends and math.min(lasts, whole_after) or lasts
+-- end sale
   for _, result in ipairs({math.max(0, left), math.max(0, whole_after), entry[1], entry[2]}) do
     record[#record + 1] = result
   end
@@ -135,6 +171,14 @@ keep(record, own_hold, tonumber(life))
 -- plain
 redis.call('SET', record_key, cmsgpack.pack(record), 'PX', life)
 -- end plain
+-- sale
+record[2] = now + ahead
+redis.call('SET', record_key, cmsgpack.pack(record, {now, lasts, now + hold, -1, 0}), 'PX', life)
+reply[#reply + 1] = {'sold', cost, lasts}
+do
+  return reply
+end
+-- end sale
 record[2] = start - now
 table.insert(record, 1, 'charged')
 -- hold

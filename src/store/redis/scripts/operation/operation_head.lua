@@ -18,6 +18,10 @@
 --       'lease'   as for 'receipt'; instant of the decision, end of the mark: unspent units
 --       'id'      name of each quota's counter: the charge of the record, once
 --       'reset'   TTL of the reset's instant, ms
+--       A script of its own sells leases to callers. It has 'once', with these before over: us by
+--       which the charge is recorded later, 1 if the lease ends with its window, else 0, us for
+--       which units may be spent, and us for which they may be returned. And it has 'id', with
+--       the units that were spent, or -1 for all, before the names. Both have both keys.
 --
 -- Reply of those that charge: {TIME, the former states}, as that of a check.
 --       'once' replies 'charged' or 'replayed' and the record, unless nothing was charged. A record
@@ -25,6 +29,10 @@
 --       instant instead. For each quota the four arguments follow, the
 --       remaining units, us until it is whole, and number and debt of the charge. A drain's record
 --       ends with a list: for each quota the units that it took, and us until the cost would fit.
+--       A sale replies as 'charge', with a list at the end: 'sold', units, us until they may not be
+--       spent any more; the same with 'replayed'; or 'denied'. Its settle replies as the others,
+--       with 'settled', units spent, units returned; the same with 'again';
+--       'exceeded' and the units of the lease; 'expired'; 'reused'; or 'unknown'.
 -- Reply of the others: {TIME, units refunded to the quota that received most, the states then}.
 --
 -- The algorithm's part reads the state. It returns {TIME, ''} if it is corrupt, except at a reset.
@@ -73,6 +81,19 @@ local function is_kept(own_hold)
 end
 
 -- end hold
+-- sale
+-- Whether a value is what a record has of the lease: when it was sold, how long its units may be
+-- spent, until when they may be returned, us; the units that were spent, or -1 before the settle,
+-- and those that were returned.
+local function is_kept(sale)
+  local is_list = type(sale) == 'table' and #sale == 5
+  for place = 1, is_list and 5 or 0 do
+    is_list = is_list and type(sale[place]) == 'number'
+  end
+  return is_list
+end
+
+-- end sale
 -- The record of an id; nil without one. The list that ends a drain's record is returned separately.
 -- A corrupt record ends the call before any write.
 local function record_of(key)
@@ -89,6 +110,9 @@ local function record_of(key)
 -- hold
   local is_read, record, own_hold = pcall(cmsgpack.unpack, written)
 -- end hold
+-- sale
+  local is_read, record, sale = pcall(cmsgpack.unpack, written)
+-- end sale
   local is_record = is_read and type(record) == 'table'
   local drained = is_record and type(record[#record]) == 'table' and table.remove(record) or nil
   is_record = is_record and #record >= 3 and (#record - 3) % 8 == 0
@@ -102,6 +126,9 @@ local function record_of(key)
 -- hold
   is_record = is_record and (not own_hold or is_kept(own_hold))
 -- end hold
+-- sale
+  is_record = is_record and not drained and is_kept(sale)
+-- end sale
   if not is_record then
     error('foreign record')
   end
@@ -111,6 +138,9 @@ local function record_of(key)
 -- hold
   return record, drained, own_hold
 -- end hold
+-- sale
+  return record, nil, sale
+-- end sale
 end
 
 -- TIME, or in tests its substitute, before the algorithm's part has read it.
@@ -139,6 +169,10 @@ if how == 'once' or how == 'id' or how == 'renew' then
   record, drained, own_hold = record_of(record_key)
 end
 -- end hold
+-- sale
+local reset_key, record_key = table.remove(KEYS), table.remove(KEYS)
+local record, drained, sale = record_of(record_key)
+-- end sale
 
 -- A charge has the time in which it may be undone, us, and what its record has of each quota.
 local over, hold, about = is_charge and argument(), 0, nil
@@ -155,6 +189,14 @@ local cost, made, number, owed_then, parts, decided, till = 0, nil, {}, {}, {}, 
 -- The units of a charge that stay when a settle gives back a part of it. They were repaid first.
 local stays = 0
 
+-- sale
+-- How long units may be returned, spent, and how much later the charge is recorded, us. Some leases
+-- end with their window. A settle has the units that were spent, or -1 for all.
+local lasts, ends, ahead, spent
+if how == 'once' then
+  hold, lasts, ends, ahead = tonumber(argument()), tonumber(argument()), argument() == '1', tonumber(argument())
+end
+-- end sale
 if how == 'hold' then
   hold = tonumber(argument())
 elseif how == 'once' then
@@ -197,6 +239,9 @@ elseif how == 'id' then
   if record and record[3] == 0 then
     cost, made = record[1], record[2]
   end
+-- sale
+  spent, decided = tonumber(argument()), sale and sale[1]
+-- end sale
 end
 
 local reset = made and redis.call('GET', reset_key)

@@ -45,6 +45,10 @@ reply[2][quotas + 1] = state
 local function charge(parts)
   for q, kind in ipairs(kinds) do
     if parts[q] > 0 then
+-- sale
+      -- A sale counts as of the last instant at which its units may be spent.
+      step[q] = (now + ahead - (now + ahead) % lengths[q]) / lengths[q]
+-- end sale
       seen[q] = window.charged_in(seen[q], kind, step[q], parts[q])
       columns[kind], columns[window.other_width(kind)] = seen[q], nil
     end
