@@ -140,6 +140,45 @@ async fn charges_at_the_end_of_a_stream_count() {
     assert_eq!(other.status, 200);
 }
 
+/// The documented streams of a user hold two places, and 100 units each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn end_of_a_stream_settles_its_hold() {
+    let (node, _folder) = node_on(&cluster::shared().seeds(), &[("deadline: 80ms", "deadline: 8s")]);
+    let (service, backend) = (address(&node), Backend::start().await);
+    let envoy = Envoy::start([&service, &service], &backend, &[("timeout: 0.1s", "timeout: 12s")]);
+    let user = unique("user");
+    let usage = || http::get(&node.address, &format!("/v1/usage?policy=streams&key={user}")).json();
+    let in_flight = |count: u64, remaining: u64| {
+        wait_until(&format!("{count} streams leave {remaining} units"), || {
+            let usage = usage();
+            usage["in_flight"] == count && usage["remaining"] == remaining
+        });
+    };
+    let open = |path: &str| {
+        // A caller cannot name the hold of another stream.
+        let ids = "x-hold-id: mine\r\nx-request-id: mine";
+        let request = format!("GET {path} HTTP/1.1\r\nHost: edge\r\nX-User: {user}\r\n{ids}\r\n\r\n");
+        let mut connection = http::Connection::open(&envoy.address).unwrap();
+        connection.send(request.as_bytes()).unwrap();
+        let status = connection.receive(false).unwrap().status;
+        (connection, status)
+    };
+    let streams = [open("/stream?cost=30"), open("/stream")];
+    assert_eq!(streams.each_ref().map(|(_, status)| *status), [200, 200]);
+    in_flight(2, 800);
+    let denied = envoy.get("/stream", &user);
+    assert_eq!((denied.status, denied.header("retry-after").is_some()), (429, true), "{denied:?}");
+    in_flight(2, 800);
+    // The first one costs 30, and the other one its 100 units.
+    backend.end_streams();
+    in_flight(0, 870);
+    let (caller, status) = open("/stream?cost=7");
+    assert_eq!(status, 200);
+    in_flight(1, 770);
+    drop(caller);
+    in_flight(0, 863);
+}
+
 /// A filter or a route behind the rate limit chooses a backend that has room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn envoy_reads_the_metadata_of_open_quotas() {

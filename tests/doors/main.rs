@@ -15,6 +15,7 @@ mod proxy;
 mod addresses;
 mod envoy;
 mod envoy_connections;
+mod envoy_holds;
 mod envoy_proxy;
 mod envoy_quotas;
 mod envoy_ratelimit;

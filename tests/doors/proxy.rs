@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::body::Body;
 use axum::http::{Request, Response};
+use futures_util::stream::{self, StreamExt};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tempfile::TempDir;
+use tokio::sync::watch;
 
 use crate::support::{free_port, http, wait_until};
 
@@ -86,10 +88,12 @@ fn program() -> PathBuf {
     program
 }
 
-/// Answers every request with 200, and with the cost that its query names.
+/// Answers every request with 200, and with the cost that its query names. A path of `/stream` has a
+/// body that ends with [`Backend::end_streams`].
 pub(crate) struct Backend {
     pub(crate) address: String,
     requests: Arc<AtomicU64>,
+    streams_end: watch::Sender<()>,
 }
 
 impl Backend {
@@ -97,24 +101,45 @@ impl Backend {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let requests = Arc::new(AtomicU64::new(0));
-        let counted = requests.clone();
+        let (counted, streams_end) = (requests.clone(), watch::Sender::new(()));
+        let ends = streams_end.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let counted = counted.clone();
+                let (counted, ends) = (counted.clone(), ends.clone());
                 let service = service_fn(move |request: Request<Incoming>| {
                     counted.fetch_add(1, Ordering::Relaxed);
-                    let cost = request.uri().query().and_then(|query| query.strip_prefix("cost=")).unwrap_or("0");
-                    let answer = Response::builder().header("x-cost", cost).body(Body::from("hello\n")).unwrap();
-                    async { Ok::<_, Infallible>(answer) }
+                    let is_stream = request.uri().path() == "/stream";
+                    let cost = request.uri().query().and_then(|query| query.strip_prefix("cost="));
+                    let mut answer = Response::builder();
+                    if let Some(cost) = cost.or((!is_stream).then_some("0")) {
+                        answer = answer.header("x-cost", cost);
+                    }
+                    let answer = answer.body(if is_stream { stream_until(ends.subscribe()) } else { "hello\n".into() });
+                    async { Ok::<_, Infallible>(answer.unwrap()) }
                 });
                 tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
             }
         });
-        Self { address, requests }
+        Self { address, requests, streams_end }
+    }
+
+    /// Ends the bodies of all streams.
+    pub(crate) fn end_streams(&self) {
+        self.streams_end.send_replace(());
     }
 
     /// Requests so far.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
+}
+
+/// A body of one chunk, which ends with the next change.
+fn stream_until(mut end: watch::Receiver<()>) -> Body {
+    let first = stream::once(async { Ok::<_, Infallible>("hello\n") });
+    let rest = stream::once(async move {
+        let _ = end.changed().await;
+        Ok("bye\n")
+    });
+    Body::from_stream(first.chain(rest))
 }

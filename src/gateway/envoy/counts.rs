@@ -10,7 +10,7 @@ pub(super) fn count(engine: &Engine, rules: &EnvoyRules, plan: &Plan, verdicts: 
     let Some(near) = rules.near_limit else { return };
     for (counted, verdict) in plan.counted().zip(verdicts) {
         let Counted { check, labels: Some(labels), action, .. } = counted else { continue };
-        if *action == Action::Refund {
+        if matches!(action, Action::Refund | Action::Settle(_)) {
             continue;
         }
         let counts = engine.reference().rule(labels, rules.rules);

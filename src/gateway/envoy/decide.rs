@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
-use tokio::time::timeout;
+use futures_util::future::{join_all, join3, try_join_all};
+use scopeguard::{ScopeGuard, guard};
+use tokio::runtime::Handle;
+use tokio::time::{sleep, timeout};
 
 use super::plan::{Action, Counted};
 use super::{RateLimitError, Unavailable};
 use crate::config::envoy::Counting;
-use crate::engine::{AllOrNone, Answer, Check, CheckError, Decision, Door, Engine, Over, Refund};
+use crate::engine::{AllOrNone, Answer, Check, CheckError, Decision, Door, Engine, HoldId, Over, Refund};
+use crate::limit::hold::HoldState;
 use crate::limit::policy::Algorithm;
+use crate::store::StoreError;
 
 /// The result for one counted descriptor.
 #[derive(Debug, Clone)]
@@ -18,7 +22,8 @@ pub(super) struct Verdict {
     /// Whether the descriptor is over its limit.
     pub(super) over: bool,
     pub(super) is_quota: bool,
-    /// None if the key does not match the policy's type, or a refund had no answer.
+    /// None if the key does not match the policy's type, or a refund had no answer. Also if another
+    /// call has settled the hold with another cost.
     pub(super) decision: Option<Decision>,
 }
 
@@ -52,29 +57,58 @@ pub(super) async fn decide<'a>(
     within: Duration,
 ) -> Result<Vec<Verdict>, RateLimitError> {
     let counted: Vec<Placed<'a>> = counted.enumerate().collect();
-    let (refunds, charges): (Vec<_>, Vec<_>) =
-        counted.iter().copied().partition(|(_, counted)| counted.action == Action::Refund);
+    let (ends, charges): (Vec<_>, Vec<_>) = counted
+        .iter()
+        .copied()
+        .partition(|(_, counted)| matches!(counted.action, Action::Refund | Action::Settle(_)));
+    let leaving = guard(opened(&charges), |opened| give_back(engine, opened, within));
     let charged = async {
         match counting {
             Counting::AllOrNone => all_or_none(engine, &charges).await,
             Counting::Independent => each(engine, &charges).await,
         }
     };
-    let (refunded, charged) = join(refund(engine, &refunds, within), charged).await;
+    let (refunded, settled, charged) =
+        join3(refund(engine, &ends, within), settle(engine, &ends, within), charged).await;
+    ScopeGuard::into_inner(leaving);
     let mut verdicts = charged?;
     verdicts.extend(refunded);
+    verdicts.extend(settled?);
     verdicts.sort_by_key(|(place, _)| *place);
     Ok(verdicts.into_iter().map(|(_, verdict)| verdict).collect())
+}
+
+/// The ids that these charges may leave a record of.
+fn opened(charges: &[Placed<'_>]) -> Vec<Check> {
+    let checks = charges.iter().map(|(_, counted)| &counted.check);
+    checks.filter(|check| check.id.is_some()).cloned().collect()
+}
+
+/// Gives these charges back after a request whose caller has left before the answer. Envoy sends no
+/// end of its stream. Each charge has been made, or never will be, once the deadline has passed
+/// twice: a call of several keys unwinds meanwhile.
+fn give_back(engine: &Arc<Engine>, opened: Vec<Check>, within: Duration) {
+    let Some(runtime) = Handle::try_current().ok().filter(|_| !opened.is_empty()) else { return };
+    let engine = engine.clone();
+    runtime.spawn(async move {
+        sleep(within * 2).await;
+        for Check { policy, key, id, .. } in opened {
+            let Some(id) = id else { continue };
+            // The engine logs a failure, and the `ttl` of the hold ends it.
+            let _ = engine.refund(&policy, &key, Refund::Id(id.name), Door::Envoy).await;
+        }
+    });
 }
 
 type PlacedVerdicts = Vec<(usize, Verdict)>;
 
 /// A failed refund is logged by the engine. The caller has no use for it: its request has ended.
-async fn refund(engine: &Engine, refunds: &[Placed<'_>], within: Duration) -> PlacedVerdicts {
-    let refunded = refunds.iter().map(async |(place, counted)| {
+async fn refund(engine: &Engine, ends: &[Placed<'_>], within: Duration) -> PlacedVerdicts {
+    let refunds = ends.iter().filter(|(_, counted)| counted.action == Action::Refund);
+    let refunded = refunds.map(async |(place, counted)| {
         let check = &counted.check;
         let refunding = async {
-            let refund = Refund::Cost(check.cost);
+            let refund = check.id.as_ref().map_or(Refund::Cost(check.cost), |id| Refund::Id(id.name.clone()));
             let refunded = engine.refund(&check.policy, &check.key, refund, Door::Envoy).await?;
             match check.quotas {
                 // The request's own limit, which the refund does not know.
@@ -86,6 +120,38 @@ async fn refund(engine: &Engine, refunds: &[Placed<'_>], within: Duration) -> Pl
         (*place, Verdict { over: false, is_quota: counted.is_quota, decision })
     });
     join_all(refunded).await
+}
+
+/// Ends holds: first those of known cost. So a descriptor without a cost ends a hold only if no other
+/// one did.
+///
+/// # Errors
+/// The store does not answer in time. The request may then be repeated.
+async fn settle(engine: &Engine, counted: &[Placed<'_>], within: Duration) -> Result<PlacedVerdicts, RateLimitError> {
+    let settle = async |place: usize, Counted { check, is_quota, .. }: &Counted, cost: Option<u64>| {
+        let id = check.id.as_ref().map(|id| id.name.clone()).unwrap_or_default();
+        let hold = HoldId { policy: check.policy.clone(), key: check.key.clone(), id };
+        let decision = match engine.settle(&hold, cost, Door::Envoy).await {
+            Ok(settled) => Some(settled.decision),
+            Err(CheckError::SettledOtherwise | CheckError::InvalidKey(_)) => None,
+            Err(error) => return Err(RateLimitError::Unavailable(Unavailable::Check(error))),
+        };
+        Ok((place, Verdict { over: false, is_quota: *is_quota, decision }))
+    };
+    let with_cost = |has_cost: bool| {
+        let settles = counted.iter().filter_map(|(place, counted)| match counted.action {
+            Action::Settle(cost) if cost.is_some() == has_cost => Some(settle(*place, counted, cost)),
+            _ => None,
+        });
+        try_join_all(settles)
+    };
+    let both = async {
+        let mut verdicts = with_cost(true).await?;
+        verdicts.extend(with_cost(false).await?);
+        Ok(verdicts)
+    };
+    let late = CheckError::StoreUnavailable(StoreError::Timeout);
+    timeout(within, both).await.unwrap_or(Err(RateLimitError::Unavailable(Unavailable::Check(late))))
 }
 
 /// Charges each descriptor for itself, those of one counter in order.
@@ -214,7 +280,12 @@ fn verdict(counted: &Counted, answer: Answer) -> Result<Verdict, RateLimitError>
             // Counters always allow a look.
             let is_empty = || decision.binding.is_some_and(|binding| binding.remaining == 0);
             let nothing_left = counted.action == Action::Look && !decision.policy.options.shadow && is_empty();
-            Ok(Verdict { over: !decision.allowed || nothing_left, is_quota, decision: Some(decision) })
+            // A request with the id of a hold that has ended would run without a place.
+            let has_ended =
+                matches!(decision.places.as_ref().and_then(|places| places.hold), Some(HoldState::Ended(_)))
+                    && !decision.policy.options.shadow;
+            let over = !decision.allowed || nothing_left || has_ended;
+            Ok(Verdict { over, is_quota, decision: Some(decision) })
         }
         // A client chooses this value, and no client may choose to be unlimited.
         Err(CheckError::InvalidKey(_)) => Ok(Verdict { over: true, is_quota, decision: None }),

@@ -1,7 +1,10 @@
 //! The keys of descriptors. Different descriptors never share a key by accident: separators inside
 //! names and values are escaped.
 
+use std::sync::Arc;
+
 use super::find::{Entry, Found};
+use crate::engine::MAX_ID_BYTES;
 use crate::limit::key::{MAX_KEY_BYTES, push_escaped};
 
 /// The key of a counter of Envoy's: domain, keys and values. An entry of a shared wildcard has the
@@ -45,6 +48,11 @@ pub fn policy_key(entries: &[Entry<'_>]) -> String {
         }
     }
     shortened(key)
+}
+
+/// The id of a check. One that is too long becomes its hash.
+pub fn id(value: &str) -> Arc<str> {
+    if value.len() <= MAX_ID_BYTES { value.into() } else { blake3::hash(value.as_bytes()).to_hex().as_str().into() }
 }
 
 /// Whether no other descriptor has this value as its key. Several values have a `|` between them,

@@ -97,7 +97,7 @@ async fn once(
         return Err(RateLimitError::Unavailable(Unavailable::NoRules));
     }
     let within = left.map_or(rules.deadline, |left| left.min(rules.deadline));
-    let plan = Plan::new(&rules, request, within).map_err(RateLimitError::Invalid)?;
+    let plan = Plan::new(&rules, &engine.policies(), request, within).map_err(RateLimitError::Invalid)?;
     if let Some(token) = token {
         let mut policies = plan.counted().map(|counted| &counted.check.policy);
         policies.try_for_each(|policy| token.permit_policy(policy)).map_err(RateLimitError::Rejected)?;

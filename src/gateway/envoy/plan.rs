@@ -7,8 +7,9 @@ use std::time::Duration;
 use prost_types::Struct;
 
 use super::find::{Entry, Found};
-use super::key::{counter_key, policy_key};
+use super::key::{counter_key, id, policy_key};
 use super::messages::{CurrentLimit, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
+use crate::config::Policies;
 use crate::config::envoy::{Counting, EnvoyRules, Level, Limit, Rule, RuleKind, Unit, ZERO, of_requests};
 use crate::engine::{Check, Door, Over, OwnQuotas, QuotaSpec};
 use crate::limit::quota::MAX_UNITS;
@@ -27,17 +28,21 @@ pub(super) enum Planned {
     Counted(Counted),
 }
 
-/// The key of a descriptor's entry that names a plan. It is no part of rules and keys.
+/// The keys of a descriptor's entries that speak to the policy. They are no part of rules and keys.
+/// They name a plan and the id of the check, and mark the end of the stream.
 const PLAN: &str = "tollgate.plan";
+const ID: &str = "tollgate.id";
+const SETTLE: &str = "tollgate.settle";
+
+/// The values of these entries.
+#[derive(Debug, Default)]
+struct Own<'a> {
+    plan: Option<&'a str>,
+    id: Option<&'a str>,
+    settles: bool,
+}
 
 impl Planned {
-    fn with_plan(mut self, plan: Option<&str>) -> Self {
-        if let Self::Counted(counted) = &mut self {
-            counted.check.plan = plan.map(Into::into);
-        }
-        self
-    }
-
     fn under(self, rule: &Rule) -> Self {
         match self {
             Self::Counted(counted) => {
@@ -72,13 +77,21 @@ pub(super) enum Action {
     ChargeAlone,
     /// Its own hits are 0.
     Look,
+    /// By the id, if there is one.
     Refund,
+    /// Ends the hold of the id, which has cost its own hits, or else its charge.
+    Settle(Option<u64>),
 }
 
 impl Plan {
     /// # Errors
     /// The reason why the request is invalid.
-    pub(super) fn new(rules: &EnvoyRules, request: &RateLimitRequest, within: Duration) -> Result<Self, String> {
+    pub(super) fn new(
+        rules: &EnvoyRules,
+        policies: &Policies,
+        request: &RateLimitRequest,
+        within: Duration,
+    ) -> Result<Self, String> {
         if request.domain.is_empty() {
             return Err("`domain` is empty: name a domain of the configuration".to_owned());
         }
@@ -90,7 +103,7 @@ impl Plan {
             return Ok(Self(request.descriptors.iter().map(|_| Planned::Open).collect()));
         };
         let drains = rules.counting == Counting::Independent;
-        let planner = Planner { request, level, within, drains };
+        let planner = Planner { request, level, policies, within, drains };
         let mut found = Vec::with_capacity(request.descriptors.len());
         for (place, descriptor) in request.descriptors.iter().enumerate() {
             found.push(planner.planned(descriptor).map_err(|fault| format!("descriptor {place}: {fault}"))?);
@@ -138,6 +151,7 @@ fn without_replaced(found: Vec<(Planned, Option<&Rule>)>) -> Vec<Planned> {
 struct Planner<'a> {
     request: &'a RateLimitRequest,
     level: &'a Level,
+    policies: &'a Policies,
     within: Duration,
     /// Whether each descriptor is charged for itself, up to its limit.
     drains: bool,
@@ -145,8 +159,15 @@ struct Planner<'a> {
 
 impl<'a> Planner<'a> {
     fn planned(&self, descriptor: &RateLimitDescriptor) -> Result<(Planned, Option<&'a Rule>), String> {
-        let entries = descriptor.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
-        let (plan, entries): (Vec<Entry<'_>>, Vec<_>) = entries.partition(|(key, _)| *key == PLAN);
+        let (mut own, mut entries) = (Own::default(), Vec::with_capacity(descriptor.entries.len()));
+        for entry in &descriptor.entries {
+            match (entry.key.as_str(), entry.value.as_str()) {
+                (PLAN, plan) => own.plan = own.plan.or(Some(plan)),
+                (ID, id) => own.id = own.id.or(Some(id)),
+                (SETTLE, _) => own.settles = true,
+                entry => entries.push(entry),
+            }
+        }
         if let Some(limit) = descriptor.limit {
             return Ok((self.of_request(descriptor, &entries, limit)?, None));
         }
@@ -154,12 +175,52 @@ impl<'a> Planner<'a> {
         let planned = match &found.rule.kind {
             RuleKind::Unlimited => Planned::Unlimited,
             RuleKind::Limit(limit) => self.limit(descriptor, &entries, &found, limit),
-            RuleKind::Policy(policy) => {
-                let planned = self.counted(descriptor, policy.clone(), policy_key(&entries), None, None);
-                planned.with_plan(plan.first().map(|(_, name)| *name))
-            }
+            RuleKind::Policy(policy) => Planned::Counted(self.by_policy(descriptor, &entries, policy, &own)?),
         };
         Ok((planned.under(found.rule), Some(found.rule)))
+    }
+
+    /// # Errors
+    /// The policy has a hold, and the descriptor no id, or the other way round.
+    fn by_policy(
+        &self,
+        descriptor: &RateLimitDescriptor,
+        entries: &[Entry<'_>],
+        policy: &str,
+        own: &Own<'_>,
+    ) -> Result<Counted, String> {
+        let mut counted = self.counted(descriptor, policy.to_owned(), policy_key(entries), None, None);
+        counted.check.plan = own.plan.map(Into::into);
+        let has_hold = self.policies.by_name.get(policy).is_some_and(|policy| policy.options.hold.is_some());
+        if own.settles && !has_hold {
+            return Err(format!(
+                "`{SETTLE}` ends a hold, and the policy `{policy}` has no `hold`: leave the entry out"
+            ));
+        }
+        match (counted.action, own.id.filter(|id| !id.is_empty())) {
+            (Action::Look, _) if !own.settles => {}
+            (_, None) if has_hold => {
+                return Err(format!(
+                    "the policy `{policy}` has a `hold`: add an entry `{ID}` with the id of the request, such as the \
+                     header `x-request-id`"
+                ));
+            }
+            (_, None) => {}
+            (action, Some(name)) => {
+                counted.action = match action {
+                    Action::Refund => action,
+                    _ if own.settles => Action::Settle(descriptor.hits_addend.map(|_| counted.check.cost)),
+                    Action::ChargeAlone if has_hold => Action::Charge,
+                    _ => action,
+                };
+                counted.check.id = Some(id(name).into());
+                // A drain opens no hold.
+                if has_hold {
+                    counted.check.over = Over::Deny;
+                }
+            }
+        }
+        Ok(counted)
     }
 
     fn limit(
@@ -175,7 +236,7 @@ impl<'a> Planner<'a> {
             name: found.rule.name.clone(),
         };
         let key = counter_key(&self.request.domain, entries, Some(found));
-        self.counted(descriptor, limit.policy.clone(), key, None, Some(shown))
+        Planned::Counted(self.counted(descriptor, limit.policy.clone(), key, None, Some(shown)))
     }
 
     /// The limit that the request itself brings.
@@ -193,7 +254,7 @@ impl<'a> Planner<'a> {
             0 => (ZERO.to_owned(), None),
             _ => (of_requests(unit), Some(vec![quota(requests_per_unit, unit)])),
         };
-        Ok(self.counted(descriptor, policy, key, quotas, Some(shown)))
+        Ok(Planned::Counted(self.counted(descriptor, policy, key, quotas, Some(shown))))
     }
 
     fn counted(
@@ -203,7 +264,7 @@ impl<'a> Planner<'a> {
         key: String,
         quotas: Option<Vec<QuotaSpec>>,
         limit: Option<CurrentLimit>,
-    ) -> Planned {
+    ) -> Counted {
         let own = descriptor.hits_addend;
         let action = match own {
             _ if descriptor.is_negative_hits => Action::Refund,
@@ -219,7 +280,7 @@ impl<'a> Planner<'a> {
             within: Some(self.within),
             ..Check::new(policy, key, hits.min(MAX_UNITS), Door::Envoy)
         };
-        Planned::Counted(Counted { check, action, limit, is_quota: false, metadata: None, labels: None })
+        Counted { check, action, limit, is_quota: false, metadata: None, labels: None }
     }
 }
 

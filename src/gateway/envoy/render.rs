@@ -39,16 +39,16 @@ fn status(counted: &Counted, Verdict { over, decision, .. }: &Verdict) -> Descri
     let Some(decision) = decision else {
         return DescriptorStatus { code: code(*over), current_limit: counted.limit.clone(), ..plain(0) };
     };
-    let remaining = decision.binding.map_or(0, |binding| binding.remaining);
+    let bound = decision.bound();
     let seconds = match decision.retry_after {
         Wait::For(wait) if !decision.allowed => Some(seconds_up(wait).max(1)),
         Wait::Never => None,
-        Wait::For(_) => decision.binding.map(|binding| seconds_up(binding.reset_after)),
+        Wait::For(_) => bound.map(|bound| seconds_up(bound.reset_after)),
     };
     DescriptorStatus {
         code: code(*over),
         current_limit: counted.limit.clone().or_else(|| expressible(decision)),
-        limit_remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
+        limit_remaining: u32::try_from(bound.map_or(0, |bound| bound.remaining)).unwrap_or(u32::MAX),
         duration_until_reset: seconds.map(|seconds| Duration { seconds: seconds.cast_signed(), nanos: 0 }),
     }
 }
@@ -73,7 +73,7 @@ fn header_fields(verdicts: &[Verdict], over: bool) -> Vec<HeaderValue> {
         of_kind.filter(|verdict| verdict.over == over).filter_map(|verdict| verdict.decision.as_ref())
     };
     let wait = |decision: &&Decision| decision.retry_after;
-    let least = |decision: &&Decision| decision.binding.map(|binding| binding.remaining).unwrap_or(u64::MAX);
+    let least = |decision: &&Decision| decision.bound().map_or(u64::MAX, |bound| bound.remaining);
     let deciding = match over {
         true => {
             let all_over = verdicts.iter().all(|verdict| verdict.over || !verdict.is_quota);
