@@ -1,5 +1,5 @@
-//! Many overrides in Redis: the load, the memory of a node, and a change. `benches/decisions.rs`
-//! measures a million.
+//! Many overrides in Redis: the load, the memory of a node, and a change. `TOLLGATE_OVERRIDES` sets
+//! their number, at most 999999. `benches/decisions.rs` measures checks beside a million.
 
 #![expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
 
@@ -11,12 +11,15 @@ use tollgate::store::redis::Registry;
 use crate::support::redis::Server;
 use crate::support::{Node, config_on, http, resident_kib};
 
-const COUNT: usize = 100_000;
+/// How many overrides there are, 100 to 999,999.
+fn count() -> usize {
+    std::env::var("TOLLGATE_OVERRIDES").map_or(100_000, |count| count.parse().unwrap())
+}
 
 /// Writes the records as the node's script does.
-fn fill(server: &Server) {
+fn fill(server: &Server, count: usize) {
     let mut connection = server.connection().unwrap();
-    for first in (0..COUNT).step_by(10_000) {
+    for first in (0..count).step_by(10_000) {
         let mut pipeline = redis::pipe();
         for number in first..first + 10_000 {
             let name = format!("p\0key:customer-{number:07}");
@@ -42,13 +45,13 @@ fn change(node: &Node, method: &str, body: &serde_json::Value) -> http::Answer {
 }
 
 #[test]
-fn hundred_thousand_overrides_load_and_change_in_bounded_memory() {
-    let server = Server::start();
+fn many_overrides_load_and_change_in_bounded_memory() {
+    let (server, count) = (Server::start(), count());
     let policies = "policies: {p: {quotas: [5 per 1h], timeout: 10s}}";
     let empty = Node::with_config(config_on(&[server.url()], policies));
     let before = resident_kib(empty.pid());
     drop(empty);
-    fill(&server);
+    fill(&server, count);
     let since = now();
     let node = Node::with_config(config_on(&[server.url()], policies));
     // A debug build on busy cores takes longer than `wait_until` waits.
@@ -57,9 +60,9 @@ fn hundred_thousand_overrides_load_and_change_in_bounded_memory() {
         std::thread::sleep(Duration::from_millis(50));
     }
     let (took, growth) = (since.elapsed(), (resident_kib(node.pid()) - before) * 1024);
-    println!("{COUNT} overrides: ready after {took:?}, {} bytes of memory each", growth / COUNT as u64);
-    assert!(growth < 600 * COUNT as u64, "{growth}");
-    for number in [0, 1, 77_777, COUNT - 1] {
+    println!("{count} overrides: ready after {took:?}, {} bytes of memory each", growth / count as u64);
+    assert!(growth < 600 * count as u64, "{growth}");
+    for number in [0, 1, 77, count - 1] {
         let decision = node.check("p", &format!("customer-{number:07}"), 0);
         assert_eq!(decision["limit"], 100 + number % 10, "{decision}");
     }
@@ -72,9 +75,9 @@ fn hundred_thousand_overrides_load_and_change_in_bounded_memory() {
     println!("a change among them takes {:?}", since.elapsed() / 20);
     assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
     assert_eq!(change(&node, "PUT", &json!({"match": {"key": "one-more"}, "deny": true})).status, 200);
-    let page = http::get(&node.address, "/v1/overrides/p?cursor=key:customer-0099998").json();
+    let page = http::get(&node.address, &format!("/v1/overrides/p?cursor=key:customer-{:07}", count - 2)).json();
     assert_eq!(
         (&page["entries"][0]["match"]["key"], page["entries"].as_array().unwrap().len()),
-        (&json!("customer-0099999"), 2)
+        (&json!(format!("customer-{:07}", count - 1)), 2)
     );
 }
