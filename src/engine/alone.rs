@@ -103,7 +103,7 @@ impl Engine {
                 }
                 Ok(by_record(*charged, |policy, verdict| Decision::by_store(policy.clone(), verdict)))
             }
-            Ok(Done::Reused) => Err(CheckError::IdReused),
+            Ok(Done::Reused(_)) => Err(CheckError::IdReused),
             Ok(Done::Taken(taken)) => {
                 let Subject { fingerprint, policy, .. } = subject;
                 self.prefilter.learn(*fingerprint, policy, question, &taken, self.clock.now());

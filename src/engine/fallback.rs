@@ -75,7 +75,7 @@ impl FallbackStore {
             }
             Ok(Done::Reserved(taken, receipt)) => Ok(Some((decisions(taken), receipt))),
             Ok(Done::Taken(taken)) => Ok(Some((decisions(taken), None))),
-            Ok(Done::Reused) => Err(CheckError::IdReused),
+            Ok(Done::Reused(_)) => Err(CheckError::IdReused),
             Ok(_) | Err(_) => Ok(None),
         }
     }

@@ -15,6 +15,7 @@ use super::tally::Operation;
 use super::{CheckError, Decision, Door, Engine};
 use crate::limit::hold::{End, Renewal, Settlement};
 use crate::limit::policy::OnStoreFailure;
+use crate::limit::time::micros;
 use crate::store::{Done, StoreError, Subject, Work};
 
 /// The hold of a check.
@@ -48,18 +49,20 @@ impl Engine {
     /// type. Also if it was settled with another cost. Also if the store does not answer; the call may then be
     /// repeated.
     pub async fn settle(&self, hold: &HoldId, cost: Option<u64>, door: Door) -> Result<SettleResult, CheckError> {
-        let resolved = self.resolve_counted(&hold.policy, &hold.key, door)?;
-        let subject = &resolved.subject;
-        let options = &subject.policy.options;
-        let mut result = if options.hold.is_some() {
-            self.settle_with(subject, Work::Settle { id: hold.id.clone(), cost }).await
+        let Resolved { mut subject, .. } = self.resolve_counted(&hold.policy, &hold.key, door)?;
+        let until = self.clock.now() + micros(subject.policy.timeout);
+        if subject.policy.options.hold.is_some() {
+            subject = self.subject_of_charge(subject, &hold.id, until).await;
         } else if self.sells_to_callers(&hold.policy) {
-            let result = self.settle_lease(subject, &hold.id, cost).await;
-            self.report(subject, Operation::Settle, result.as_ref().map(|result| &result.decision));
+            let result = self.settle_lease(&subject, &hold.id, cost).await;
+            self.report(&subject, Operation::Settle, result.as_ref().map(|result| &result.decision));
             return result;
         } else {
             return Err(CheckError::NoHolds(hold.policy.clone()));
-        };
+        }
+        let subject = &subject;
+        let work = Work::Settle { id: hold.id.clone(), cost };
+        let mut result = self.settle_with(subject, work, self.left(until)).await;
         match &mut result {
             Ok(SettleResult { decision, settlement, .. }) => {
                 let made = settlement.filter(|made| !made.replayed);
@@ -76,9 +79,9 @@ impl Engine {
     }
 
     /// Ends a hold as `work` says, at this node and in the store.
-    async fn settle_with(&self, subject: &Subject, work: Work) -> Result<SettleResult, CheckError> {
+    async fn settle_with(&self, subject: &Subject, work: Work, left: Duration) -> Result<SettleResult, CheckError> {
         let local = self.run_locally(subject, &work);
-        let done = self.run_and_forget(subject, work, subject.policy.timeout).await;
+        let done = self.run_and_forget(subject, work, left).await;
         let by_store = |taken, settlement| {
             let decision = Decision::by_store(subject.policy.clone(), only_verdict(taken)?);
             Ok(SettleResult { settlement, has_expired: false, decision })
@@ -90,7 +93,7 @@ impl Engine {
                 Ok(SettleResult { settlement: Some(settlement), has_expired: false, decision })
             }
             (Ok(Done::Settled(taken, None)), _) => by_store(taken, None),
-            (Ok(Done::Reused), _) => Err(CheckError::SettledOtherwise),
+            (Ok(Done::Reused(_)), _) => Err(CheckError::SettledOtherwise),
             (Ok(other), _) => Err(unexpected_reply(&other)),
             (Err(error), _) => Err(CheckError::StoreUnavailable(error)),
         }

@@ -360,7 +360,7 @@ impl MultiCall {
                 let charge = recorded(part, &decision);
                 Ok((decision, charge))
             }
-            Ok(Done::Reused) => Err(CheckError::IdReused),
+            Ok(Done::Reused(_)) => Err(CheckError::IdReused),
             Ok(Done::Taken(taken)) => Ok((by_store(taken)?, None)),
             Ok(other) => Err(unexpected_reply(&other)),
             Err(error) => {

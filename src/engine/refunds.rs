@@ -12,8 +12,10 @@ use super::check::Resolved;
 use super::tally::Operation;
 use super::{CheckError, Decision, Door, Engine};
 use crate::limit::hold::{End, Places};
-use crate::limit::time::micros;
-use crate::store::{Done, StoreError, Subject, Work};
+use crate::limit::policy::{Algorithm, Policy};
+use crate::limit::quota::Quota;
+use crate::limit::time::{Micros, micros};
+use crate::store::{Done, Id, Over, StoreError, Subject, Work};
 use crate::telemetry::traces::{self, Answered};
 
 /// The first and the longest pause before a give-back is retried.
@@ -34,6 +36,15 @@ pub enum Refund {
 pub struct RefundResult {
     pub refunded: u64,
     pub decision: Decision,
+}
+
+/// Whether charges of these quotas lie in the counters of the policy. Equal bursts and fill times of
+/// token buckets have equal rates.
+fn has_windows_of(policy: &Policy, quotas: &[Quota]) -> bool {
+    let is_bucket = policy.algorithm == Algorithm::TokenBucket;
+    let is_same =
+        |(own, other): (&Quota, &Quota)| own.window == other.window && (!is_bucket || own.limit == other.limit);
+    policy.quotas.len() == quotas.len() && policy.quotas.iter().zip(quotas).all(is_same)
 }
 
 impl Engine {
@@ -86,7 +97,11 @@ impl Engine {
         work: Work,
         door: Door,
     ) -> Result<RefundResult, CheckError> {
-        let resolved = self.resolve_counted(policy, key, door)?;
+        let mut resolved = self.resolve_counted(policy, key, door)?;
+        let until = self.clock.now() + micros(resolved.subject.policy.timeout);
+        if let Work::RefundOnce(id) = &work {
+            resolved.subject = self.subject_of_charge(resolved.subject, id, until).await;
+        }
         let subject = &resolved.subject;
         let is_reset = work == Work::Reset;
         if let (Work::RefundOnce(_), Some(_)) = (&work, subject.policy.options.hold) {
@@ -95,7 +110,7 @@ impl Engine {
         if is_reset {
             self.leases.reset(subject);
         }
-        let mut result = self.refund_within(subject, work, subject.policy.timeout).await;
+        let mut result = self.refund_within(subject, work, self.left(until)).await;
         if is_reset {
             // Also one that was bought meanwhile.
             self.leases.reset(subject);
@@ -122,6 +137,35 @@ impl Engine {
         result
     }
 
+    /// The key under the policy that has the quotas of the id's charge. The check may have named a
+    /// plan with other windows, or an override may have come or gone since. Asks the store until
+    /// `until` (us), if there are such quotas.
+    pub(super) async fn subject_of_charge(&self, present: Subject, id: &Arc<str>, until: Micros) -> Subject {
+        let others: Vec<Arc<Policy>> = {
+            let running = self.running.load();
+            let base = running.policies.by_name.get(&present.policy.name);
+            let plans = base.iter().filter_map(|base| base.options.plans.as_ref()).flat_map(|plans| plans.values());
+            let others = plans.chain(base).filter(|other| !has_windows_of(other, &present.policy.quotas));
+            others.cloned().collect()
+        };
+        if others.is_empty() {
+            return present;
+        }
+        // A check of another cost changes nothing, and its answer has the quotas of the record.
+        let look = Work::Once { id: Id { repeated: true, ..id.into() }, cost: 0, over: Over::Deny };
+        let done = self.run_within(&present, look, &[], self.left(until)).await;
+        let Ok(Done::Reused(Some(charged))) = done else { return present };
+        match others.into_iter().find(|other| has_windows_of(other, &charged.quotas)) {
+            Some(policy) => Subject { policy, ..present },
+            None => present,
+        }
+    }
+
+    /// The time left until an instant, us.
+    pub(super) fn left(&self, until: Micros) -> Duration {
+        Duration::from_micros(until.saturating_sub(self.clock.now()))
+    }
+
     /// Counts an operation, and traces its decision as that on a check of cost 0.
     pub(super) fn report(&self, subject: &Subject, operation: Operation, answer: Result<&Decision, &CheckError>) {
         traces::answered(|| Answered { fallback: None, ..attributes(subject, 0, answer) });
@@ -146,7 +190,7 @@ impl Engine {
         call: impl Fn(Duration) -> F,
     ) -> Result<T, CheckError> {
         let (until, mut pause) = (self.clock.now() + micros(subject.policy.timeout), PAUSE.0);
-        let left = || Duration::from_micros(until.saturating_sub(self.clock.now()));
+        let left = || self.left(until);
         loop {
             let result = call(left()).await;
             let is_unexecuted = matches!(&result, Err(CheckError::StoreUnavailable(error)) if error.is_unexecuted());
@@ -190,7 +234,7 @@ impl Engine {
                 refunded,
                 decision: Decision::by_store(subject.policy.clone(), only_verdict(taken)?),
             }),
-            Ok(Done::Reused) => Err(CheckError::SettledOtherwise),
+            Ok(Done::Reused(_)) => Err(CheckError::SettledOtherwise),
             Ok(other) => Err(unexpected_reply(&other)),
             Err(error) => Err(CheckError::StoreUnavailable(error)),
         }

@@ -247,8 +247,9 @@ pub enum Done {
     Returned(Taken, SoldEnd),
     /// The id's charge as decided, now or earlier.
     Charged(Box<Charged>),
-    /// The id belongs to a charge of another cost or `over`.
-    Reused,
+    /// The id belongs to a charge of another cost or `over`; for a check, with the policy of the
+    /// quotas that it charged.
+    Reused(Option<Arc<Policy>>),
     /// The verdict on cost 0 after the refund, and the refunded units: the largest amount of any
     /// quota.
     Refunded(Taken, u64),
@@ -284,7 +285,7 @@ impl Done {
             Self::Charged(_) | Self::Settled(_, Some(_)) | Self::Renewed(Renewal::Open(_)) => true,
             Self::Sold(_, sold) => sold.is_some(),
             Self::Returned(..) | Self::Settled(_, None) | Self::Renewed(_) | Self::Holds(..) => false,
-            Self::Reused | Self::Refunded(..) | Self::Page(_) | Self::Ticks(..) => false,
+            Self::Reused(_) | Self::Refunded(..) | Self::Page(_) | Self::Ticks(..) => false,
         }
     }
 
@@ -306,7 +307,7 @@ impl Done {
             Self::Refunded(taken, _) | Self::Settled(taken, _) => Some(taken.at),
             Self::Sold(taken, _) | Self::Returned(taken, _) => Some(taken.at),
             Self::Renewed(_) | Self::Holds(..) => None,
-            Self::Charged(_) | Self::Reused | Self::Page(_) | Self::Ticks(..) => None,
+            Self::Charged(_) | Self::Reused(_) | Self::Page(_) | Self::Ticks(..) => None,
         }
     }
 }

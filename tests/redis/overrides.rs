@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::support::redis::Server;
-use crate::support::{Node, config_on, http, redis, unique, wait_until};
+use crate::support::{Node, config_on, http, node_with, redis, unique, wait_until};
 
 /// Nodes on one server, under a policy of this test.
 struct Nodes {
@@ -243,4 +243,58 @@ fn frozen_node_admits_at_most_the_larger_limit() {
     nodes.nodes[1].go_on();
     assert_eq!(admitted(1) + admitted(0), 0);
     wait_until("the frozen node has the change", || nodes.limit(1, "k") == 10);
+}
+
+const PLANS: &str = "
+plans:
+  pro: {quotas: [100 per 1d]}
+  two: {quotas: [9 per 1m, 50 per 1h]}
+  steady: {quotas: [{rate: 2 per 1h, burst: 80}]}
+policies:
+  p: {quotas: [10 per 1h], timeout: 5s}
+  held: {quotas: [10 per 1h], hold: {ttl: 1s, on_expiry: release}, timeout: 5s}
+  bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 5}], timeout: 5s}
+";
+
+/// A settle and a refund name no plan. The charge may lie in windows that only its plan has.
+#[test]
+fn charges_of_a_plan_with_other_windows_are_settled_and_given_back() {
+    let server = Server::start();
+    for node in [node_with(PLANS), Node::with_config(config_on(&[server.url()], PLANS))] {
+        let post = |path: &str, body: Value| {
+            let answer = http::post(&node.address, path, body.to_string());
+            assert_eq!(answer.status, 200, "{path} {body}: {answer:?}");
+            answer.json()
+        };
+        let left = |policy: &str, plan: &str| {
+            let path = format!("/v1/usage?policy={policy}&key=k&plan={plan}");
+            http::get(&node.address, &path).json()["remaining"].clone()
+        };
+        for (policy, plan, limit) in [("p", "pro", 100), ("p", "two", 9), ("bucket", "steady", 80)] {
+            post("/v1/check", json!({"policy": policy, "key": "k", "plan": plan, "cost": 6, "id": plan}));
+            assert_eq!(left(policy, plan), limit - 6, "{policy} {plan}");
+            let refunded = post("/v1/refund", json!({"policy": policy, "key": "k", "id": plan}));
+            assert_eq!((&refunded["refunded"], &refunded["remaining"]), (&json!(6), &json!(limit)), "{policy} {plan}");
+            assert_eq!(left(policy, plan), limit, "{policy} {plan}");
+        }
+        let open = |id: &str, cost: u64| {
+            let opened =
+                post("/v1/check", json!({"policy": "held", "key": "k", "plan": "pro", "cost": cost, "id": id}));
+            assert_eq!(opened["allowed"], true, "{opened}");
+        };
+        for (id, cost, charged, refunded, remaining) in [("below", 20, 20, 30, 80), ("above", 60, 60, 0, 20)] {
+            open(id, 50);
+            let settled = post("/v1/settle", json!({"policy": "held", "key": "k", "id": id, "cost": cost}));
+            let told = (&settled["charged"], &settled["refunded"], &settled["limit"], &settled["remaining"]);
+            assert_eq!(told, (&json!(charged), &json!(refunded), &json!(100), &json!(remaining)), "{id}");
+            assert_eq!(left("held", "pro"), remaining, "{id}");
+        }
+        // A look under the policy ends no hold of the plan without giving its charge back.
+        open("dead", 15);
+        wait_until("the hold has expired", || {
+            let usage = http::get(&node.address, "/v1/usage?policy=held&key=k").json();
+            usage["in_flight"] == 0
+        });
+        assert_eq!(left("held", "pro"), 20);
+    }
 }

@@ -258,7 +258,7 @@ pub async fn follows_model(
                 let id = chosen(*choice);
                 let done = store(now, &subject, Work::Settle { id: name(id), cost: *cost }).await;
                 let ended = match done {
-                    Done::Reused => Ended::OfAnotherCost,
+                    Done::Reused(_) => Ended::OfAnotherCost,
                     Done::Settled(_, None) => Ended::Unknown,
                     Done::Settled(_, Some(settlement)) => Ended::Settled(settlement),
                     other => unreachable!("{other:?}"),

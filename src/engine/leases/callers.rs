@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use dashmap::DashMap;
 
@@ -200,7 +199,7 @@ impl Engine {
         until: Micros,
     ) -> Result<(Taken, Option<Sold>), CheckError> {
         let work = Work::Sell(Box::new(Sale::new(&subject.policy, lease, order.id.clone(), units)));
-        let left = Duration::from_micros(until.saturating_sub(self.clock.now()));
+        let left = self.left(until);
         match self.run_within(subject, work, &[], left).await {
             Ok(Done::Sold(taken, sold)) => {
                 self.leases.note_remaining(subject, &taken);

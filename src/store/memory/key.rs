@@ -203,10 +203,10 @@ impl KeyState {
     /// The decision on an earlier check with the id, if it charged.
     fn replayed(&self, policy: &Arc<Policy>, id: Id<'_>, (cost, over): (u64, Over), now: Micros) -> Option<Done> {
         let record = self.record(id.print).filter(|record| record.is_alive(now))?;
-        if !record.is_of(cost, over) {
-            return Some(Done::Reused);
-        }
         let (policy, refunded) = (decided_by(policy, &record.charged), record.refunded);
+        if !record.is_of(cost, over) {
+            return Some(Done::Reused(Some(policy)));
+        }
         Some(Done::Charged(Box::new(Charged { policy, verdict: record.verdict(), replayed: true, refunded })))
     }
 

@@ -51,6 +51,12 @@ impl Holds {
     }
 }
 
+/// Whether the counters of a charge are those of these quotas.
+fn are_counted(charged: &[Quota], quotas: &[Quota]) -> bool {
+    let is_counted = |charged: &Quota| quotas.iter().any(|quota| Counter::of(quota) == Counter::of(charged));
+    charged.len() == quotas.len() && charged.iter().all(is_counted)
+}
+
 /// One operation under a policy with holds.
 struct Step<'a> {
     policy: &'a Arc<Policy>,
@@ -87,14 +93,14 @@ impl KeyState {
             (Work::ReadHolds, _) => return self.list_holds(at),
             (Work::Once { cost, over, .. }, Some(own)) => return self.replay(&step, own, (*cost, *over)),
             (Work::Settle { cost: Some(cost), .. }, Some(own)) if self.is_settled_otherwise(own, *cost) => {
-                return Done::Reused;
+                return Done::Reused(None);
             }
-            (Work::RefundOnce(_), Some(own)) if self.is_settled_otherwise(own, 0) => return Done::Reused,
+            (Work::RefundOnce(_), Some(own)) if self.is_settled_otherwise(own, 0) => return Done::Reused(None),
             _ => {}
         }
         let wait = self.wait_for_place(&step);
-        let before = self.holds().map_or(0, |holds| holds.open(at) as u64);
-        let mut expired = self.sweep_expired(&step, work, own) as u64;
+        let before = self.holds().map_or(0, |holds| holds.open(at));
+        let (mut expired, waiting) = self.sweep_expired(&step, work, own);
         let needs_place = matches!(work, Work::Look(_) | Work::Once { over: Over::Deny, .. });
         let done = match (work, id) {
             (Work::Settle { cost, .. }, _) => self.settle(&step, own, *cost),
@@ -116,8 +122,8 @@ impl KeyState {
             expired = before;
             self.notes.iter_mut().for_each(|notes| notes.holds.places.clear());
         }
-        let is_unswept = step.releases() && self.holds().is_some_and(|holds| holds.has_expired(at));
-        let places = Places { is_unswept, expired, ..self.places(&step, id.map(|id| id.print), wait) };
+        let is_unswept = step.releases() && self.holds().is_some_and(|holds| holds.expired(at).nth(waiting).is_some());
+        let places = Places { is_unswept, expired: expired as u64, ..self.places(&step, id.map(|id| id.print), wait) };
         with_places(done, places, needs_place)
     }
 
@@ -180,21 +186,32 @@ impl KeyState {
     }
 
     /// Removes some expired holds, and gives their charges back if the policy releases them. Also
-    /// gives back the one that is settled. Returns how many it removed.
-    fn sweep_expired(&mut self, step: &Step<'_>, work: &Work, own: Option<Fingerprint>) -> usize {
+    /// gives back the one that is settled. Returns how many it removed, and how many wait for a call
+    /// that has their counters: a check may name a plan with other windows.
+    fn sweep_expired(&mut self, step: &Step<'_>, work: &Work, own: Option<Fingerprint>) -> (usize, usize) {
         let settles = matches!(work, Work::Settle { .. } | Work::RefundOnce(_));
         let is_released = |own: &Fingerprint| self.state_of(step, *own) == Some((HoldState::Ended(End::Expired), true));
         let released = own.filter(|own| settles && is_released(own));
-        let Some(notes) = &mut self.notes else { return 0 };
-        let expired: Vec<_> =
+        let gives_back = step.releases() && *work != Work::Reset;
+        let undone = own.filter(|_| matches!(work, Work::Undo(_)));
+        let Some(notes) = &mut self.notes else { return (0, 0) };
+        let mut expired: Vec<_> =
             notes.holds.expired(step.at).take(SWEPT).map(|(place, id)| (place.clone(), *id)).collect();
+        let found = expired.len();
+        if gives_back && found < SWEPT {
+            let is_counted = |id: &Fingerprint| {
+                let record = notes.records.get(*id).filter(|record| record.is_alive(step.now));
+                record.is_none_or(|record| are_counted(&record.charged, &step.policy.quotas))
+            };
+            expired.retain(|(_, id)| Some(*id) == undone || is_counted(id));
+        }
+        let waiting = found - expired.len();
         expired.iter().for_each(|(place, _)| _ = notes.holds.places.remove(place));
-        if !step.releases() || *work == Work::Reset {
-            return expired.len();
+        if !gives_back {
+            return (expired.len(), waiting);
         }
         let mut due: Vec<Fingerprint> = expired.iter().map(|(_, id)| *id).collect();
         due.extend(released.filter(|own| !due.contains(own)));
-        let undone = own.filter(|_| matches!(work, Work::Undo(_)));
         for id in due.into_iter().rev().filter(|id| Some(*id) != undone) {
             let record = self.record(id).filter(|record| record.is_alive(step.now));
             if record.and_then(Record::kept).is_some_and(|kept| kept.end.is_none()) {
@@ -203,7 +220,7 @@ impl KeyState {
                 self.end(id, RecordedEnd::Released);
             }
         }
-        expired.len()
+        (expired.len(), waiting)
     }
 
     /// Notes the end of a hold, and frees its place.
@@ -215,15 +232,16 @@ impl KeyState {
     }
 
     fn replay(&self, step: &Step<'_>, id: Fingerprint, (cost, over): (u64, Over)) -> Done {
-        let Some(record) = self.record(id) else { return Done::Reused };
+        let Some(record) = self.record(id) else { return Done::Reused(None) };
+        let policy = super::decided_by(step.policy, &record.charged);
         if !record.is_of(cost, over) {
-            return Done::Reused;
+            return Done::Reused(Some(policy));
         }
         let own = self.state_of(step, id);
         let places = self.places(step, Some(id), self.wait_for_place(step));
         let verdict = Verdict { places: Some(Box::new(places)), ..record.verdict() };
         Done::Charged(Box::new(Charged {
-            policy: super::decided_by(step.policy, &record.charged),
+            policy,
             verdict,
             replayed: true,
             refunded: record.refunded || own.is_some_and(|(_, is_released)| is_released),

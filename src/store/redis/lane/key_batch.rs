@@ -134,7 +134,7 @@ impl KeyBatch {
             Done::Settled(_, settlement) => settlement.is_some_and(|settlement| !settlement.replayed),
             Done::Renewed(renewal) => matches!(renewal, Renewal::Open(_)),
             Done::Taken(_) | Done::Reserved(..) | Done::Leased(..) => self.may_charge() && done.is_charge(),
-            Done::Reused | Done::Holds(..) | Done::Page(_) | Done::Ticks(..) => false,
+            Done::Reused(_) | Done::Holds(..) | Done::Page(_) | Done::Ticks(..) => false,
         }
     }
 

@@ -43,7 +43,7 @@ pub fn read(call: &Call<'_>, value: &Value) -> Option<Reply> {
         && let [Value::BulkString(word)] = &values[..]
         && word == b"reused"
     {
-        return Some(Reply::Done(Done::Reused));
+        return Some(Reply::Done(Done::Reused(None)));
     }
     let done = match call.work {
         Work::Renew(_) => renewal(opened(value)?.1).map(Done::Renewed),

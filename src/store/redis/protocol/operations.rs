@@ -161,9 +161,6 @@ pub fn charged(policy: &Arc<Policy>, word: &[u8], asked: (u64, Over), record: &[
     };
     let (head, quotas) = record.split_at_checked(RECORD.0)?;
     let (cost, over) = (unsigned(&head[0])?, if drained.is_some() { Over::Drain } else { Over::Deny });
-    if (cost, over) != asked {
-        return Some(Done::Reused);
-    }
     let (charged, []) = quotas.as_chunks::<{ RECORD.1 }>() else { return None };
     let present = |name: &str| policy.quotas.iter().find(|quota| quota.name == name);
     let quota = |[_, name, limit, window, ..]: &[Value; RECORD.1]| {
@@ -182,6 +179,9 @@ pub fn charged(policy: &Arc<Policy>, word: &[u8], asked: (u64, Over), record: &[
     };
     let policy =
         if policy.quotas == quotas { policy.clone() } else { Arc::new(Policy { quotas, ..Policy::clone(policy) }) };
+    if (cost, over) != asked {
+        return Some(Done::Reused(Some(policy)));
+    }
     Some(Done::Charged(Box::new(Charged {
         policy,
         verdict,

@@ -158,6 +158,20 @@ end
 -- drops them with the counts.
 local due = {}
 local gives_back = release and how ~= 'reset'
+
+-- Whether the call has the counters of the record: a check may name a plan with other windows.
+local function is_counted(found)
+  local are_known = #found == 3 + 8 * quotas
+  for r = 4, #found, 8 do
+    local is_known = false
+    for _, name in ipairs(names) do
+      is_known = is_known or found[r] == name
+    end
+    are_known = are_known and is_known
+  end
+  return are_known
+end
+
 for _, member in ipairs(expired) do
   local hold = {member = member}
   local is_undone = asked == 'undo' and member == id
@@ -170,7 +184,10 @@ for _, member in ipairs(expired) do
     end
     hold.record, hold.kept = is_read and found or nil, part
   end
-  if hold.record and hold.kept and hold.kept[2] == 0 then
+  if hold.record and #expired < SWEPT and not is_counted(hold.record) then
+    -- It waits for a call that has them.
+    ended = ended - 1
+  elseif hold.record and hold.kept and hold.kept[2] == 0 then
     due[#due + 1] = hold
   else
     gone[#gone + 1] = member
