@@ -40,6 +40,8 @@ mod multi_check;
 
 mod refunds;
 
+mod held;
+
 mod holds;
 
 mod leases;
@@ -79,6 +81,7 @@ pub use answer::{Answer, CheckError};
 pub use candidates::{CandidateTally, Comparison};
 pub use check::{Check, MAX_ID_BYTES};
 pub use decision::{Binding, Bound, Cause, Decision, Fallback, Reason, Source};
+pub use held::HeldKey;
 pub use holds::{HoldId, SettleResult};
 pub use inline::OwnQuotas;
 pub use leases::{LeaseCounts, Leases};

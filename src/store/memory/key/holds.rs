@@ -92,6 +92,8 @@ impl KeyState {
             (Work::RefundOnce(_), Some(own)) if self.is_settled_otherwise(own, 0) => return Done::Reused,
             _ => {}
         }
+        let is_open = |own| matches!(self.state_of(&step, own), Some((HoldState::Open(_), _)));
+        let freed = matches!(work, Work::Settle { .. } | Work::RefundOnce(_)) && own.is_some_and(is_open);
         let wait = self.wait_for_place(&step);
         let before = self.holds().map_or(0, |holds| holds.open(at) as u64);
         let mut expired = self.sweep_expired(&step, work, own) as u64;
@@ -117,7 +119,7 @@ impl KeyState {
             self.notes.iter_mut().for_each(|notes| notes.holds.places.clear());
         }
         let is_unswept = step.releases() && self.holds().is_some_and(|holds| holds.has_expired(at));
-        let places = Places { is_unswept, expired, ..self.places(&step, id.map(|id| id.print), wait) };
+        let places = Places { is_unswept, expired, freed, ..self.places(&step, id.map(|id| id.print), wait) };
         with_places(done, places, needs_place)
     }
 
@@ -140,6 +142,7 @@ impl KeyState {
             expired: 0,
             denies: false,
             hold: id.and_then(|id| self.state_of(step, id)).map(|(state, _)| state),
+            freed: false,
         }
     }
 

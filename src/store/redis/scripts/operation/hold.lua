@@ -26,7 +26,7 @@
 --       is free or 0; us until the last hold expires, or 0 where it does not matter; 1 if expired
 --       holds are left to give back, else 0; the holds that this call removed; the id's hold, as
 --       `open`, `settled`, `expired`, `released`, `reset` or empty; us until it expires. A settle
---       adds its result, a word or empty, then the charge, the refund, the rest; and the cost that
+--       adds its result, a word or empty (`late` after the end of the hold), then the charge, the refund, the rest; and the cost that
 --       it drained.
 --       'renew' replies {TIME, state of the hold, us until it expires}.
 --       'holds' replies {TIME, the open holds, then for each: id, us until it expires, cost, us
@@ -219,7 +219,7 @@ local function settle(given, taken)
   elseif result[1] == 'settled' then
     local charged = result[2] + taken
     local rest = drain_of > 0 and drain_of - taken or 0
-    result = {'settled', charged, given, rest}
+    result = {own == 'open' and 'settled' or 'late', charged, given, rest}
     record[3] = charged + rest == 0 and 1 or 2
     own_hold = {own_hold[1], 1, own_hold[3], charged, given, rest, own_hold[7]}
     keep(record, own_hold, own_hold[3])
