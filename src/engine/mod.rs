@@ -75,7 +75,7 @@ mod metrics;
 pub use crate::access::Door;
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
 pub use crate::store::{
-    Health, History, Id, Meta, OpenHold, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth,
+    Health, History, Id, Meta, OpenHold, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth, StoreError,
 };
 pub use answer::{Answer, CheckError};
 pub use candidates::{CandidateTally, Comparison};

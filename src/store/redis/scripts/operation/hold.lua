@@ -26,8 +26,8 @@
 --       is free or 0; us until the last hold expires, or 0 where it does not matter; 1 if expired
 --       holds are left to give back, else 0; the holds that this call removed; the id's hold, as
 --       `open`, `settled`, `expired`, `released`, `reset` or empty; us until it expires. A settle
---       adds its result, a word or empty (`late` after the end of the hold), then the charge, the refund, the rest; and the cost that
---       it drained.
+--       adds its result, a word or empty, then the charge, the refund, the rest; and the cost that
+--       it drained. The word is `late` after the end of the hold.
 --       'renew' replies {TIME, state of the hold, us until it expires}.
 --       'holds' replies {TIME, the open holds, then for each: id, us until it expires, cost, us
 --       since its charge, meta}.
