@@ -173,7 +173,9 @@ impl ScriptId {
             }
             Task::Hold => {
                 let (head, hold) = (lua!("operation/operation_head.lua"), lua!("operation/hold.lua"));
-                let source = [head, hold, state, operation, lua!("operation/operation.lua")].concat();
+                // The holds of the key have read TIME.
+                let state = state.replace(TIME, "now = called_at");
+                let source = [head, hold, &state, operation, lua!("operation/operation.lua")].concat();
                 replaced(&replaced(&source, "plain", |_| String::new()), "hold", str::to_owned)
             }
             Task::ReadLog => lua!("log/log_read.lua").to_owned(),
@@ -206,6 +208,9 @@ impl ScriptId {
         })
     }
 }
+
+/// Where the part of each algorithm reads TIME.
+const TIME: &str = "local time = redis.call('TIME')\n  now = time[1] * 1000000 + time[2]";
 
 /// Whether the script is written out for each number of quotas.
 fn is_written_out(algorithm: Algorithm, task: Task) -> bool {
