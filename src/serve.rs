@@ -362,7 +362,8 @@ async fn sweep(engine: &Arc<Engine>) {
 async fn observe(node: &Node) {
     loop {
         tokio::time::sleep(node.engine.rest_of_second()).await;
-        let node = node.clone();
+        let (node, engine) = (node.clone(), node.engine.clone());
+        tokio::spawn(async move { engine.find_expired_holds().await });
         if tokio::task::spawn_blocking(move || publish(&node)).await.is_err() {
             tracing::error!("a snapshot for the live view panicked");
         }

@@ -77,8 +77,20 @@ fn details(decision: &Value) -> String {
         let cause = entry["meta"].as_str().map(|meta| format!(" for {}", visible(meta))).unwrap_or_default();
         format!("  {} ms ago: {}{cause}\n", number(&entry["age_ms"]), number(&entry["cost"]))
     };
+    let holder = |hold: &Value| {
+        let id = visible(hold["id"].as_str().unwrap_or("?"));
+        let meta = hold["meta"].as_str().map(|meta| format!(" for {}", visible(meta))).unwrap_or_default();
+        let [cost, age, left] = ["cost", "age_ms", "expires_in_ms"].map(|name| number(&hold[name]));
+        format!("  {id}{meta}: {cost}, held for {age} ms, expires in {left} ms\n")
+    };
+    let places = decision["in_flight"].as_u64().map(|open| match decision["in_flight_limit"].as_u64() {
+        Some(limit) => format!("  {open} of {limit} in flight\n"),
+        None => format!("  {open} in flight\n"),
+    });
     let tick = |tick: &Value| format!("  tick {}: {}\n", number(&tick["at"]), number(&tick["count"]));
     let quotas: String = list("quotas").iter().map(quota).collect();
     let entries: String = list("entries").iter().take(SHOWN).map(entry).collect();
-    quotas + &entries + &list("ticks").iter().take(SHOWN).map(tick).collect::<String>()
+    let holders: String = list("holds").iter().take(SHOWN).map(holder).collect();
+    let ticks: String = list("ticks").iter().take(SHOWN).map(tick).collect();
+    quotas + &places.unwrap_or_default() + &holders + &entries + &ticks
 }

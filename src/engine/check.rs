@@ -180,6 +180,7 @@ impl Engine {
     pub(super) fn note_answers(&self, resolved: &Resolved, answers: &[Answer], since: Micros) {
         let (now, Resolved { subject, named, door, operation, .. }) = (self.clock.now(), resolved);
         if let Some(operation) = operation {
+            answers.iter().flatten().for_each(|decision| self.note_holds(subject, decision));
             return self.tally.operated(&subject.policy.name, *operation, answers.iter().all(Result::is_ok));
         }
         let checked = Checked { subject, named: *named, door: *door };

@@ -13,7 +13,7 @@ use super::answer::{only_verdict, unexpected_reply};
 use super::check::Resolved;
 use super::tally::Operation;
 use super::{CheckError, Decision, Door, Engine};
-use crate::limit::hold::{End, Renewal, Settlement};
+use crate::limit::hold::{Renewal, Settlement};
 use crate::limit::policy::OnStoreFailure;
 use crate::limit::time::micros;
 use crate::store::{Done, StoreError, Subject, Work};
@@ -66,9 +66,7 @@ impl Engine {
         match &mut result {
             Ok(SettleResult { decision, settlement, .. }) => {
                 let made = settlement.filter(|made| !made.replayed);
-                let tally = self.tally.policy(&subject.policy.name);
-                tally.held(decision);
-                tally.hold_ended(End::Settled, made.is_some().into());
+                self.note_holds(subject, decision);
                 self.refund_candidate(subject, Some(made.map_or(0, |made| made.refunded)));
                 decision.shadow();
             }
@@ -117,6 +115,9 @@ impl Engine {
             (Ok(other), _) => Err(unexpected_reply(&other)),
             (Err(error), _) => Err(CheckError::StoreUnavailable(error)),
         };
+        if let Ok(Renewal::Open(left)) = result {
+            self.tally.held_keys.renewed(subject, self.clock.now() + left);
+        }
         self.tally.operated(&subject.policy.name, Operation::Renew, result.is_ok());
         result
     }

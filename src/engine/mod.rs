@@ -40,6 +40,8 @@ mod multi_check;
 
 mod refunds;
 
+mod held;
+
 mod holds;
 
 mod leases;
@@ -73,12 +75,13 @@ mod metrics;
 pub use crate::access::Door;
 pub use crate::config::inline::{QuotaFault, QuotaSpec};
 pub use crate::store::{
-    Health, History, Id, Meta, OpenHold, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth,
+    Health, History, Id, Meta, OpenHold, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth, StoreError,
 };
 pub use answer::{Answer, CheckError};
 pub use candidates::{CandidateTally, Comparison};
 pub use check::{Check, MAX_ID_BYTES};
 pub use decision::{Binding, Bound, Cause, Decision, Fallback, Reason, Source};
+pub use held::HeldKey;
 pub use holds::{HoldId, SettleResult};
 pub use inline::OwnQuotas;
 pub use leases::{LeaseCounts, LeaseOrder, LeaseResult, Leases};

@@ -18,6 +18,9 @@ use crate::store::RedisStore;
 /// Policies with a candidate, or with holds, in a snapshot. Configurations may have thousands.
 const POLICIES: usize = 100;
 
+/// Keys with open holds in a snapshot.
+const HELD: usize = 20;
+
 /// The last 15 minutes.
 #[derive(Debug, Default)]
 pub struct Observed {
@@ -167,6 +170,7 @@ impl Engine {
             recent: observed.recent.iter().rev().cloned().collect(),
             candidates: self.candidates().iter().take(POLICIES).map(|(policy, tally)| tally.state(policy)).collect(),
             holds: self.places_in_use(),
+            held: self.tally.held_keys.heaviest(HELD),
         }
     }
 

@@ -11,7 +11,7 @@ use super::answer::{attributes, only_verdict, unexpected_reply};
 use super::check::Resolved;
 use super::tally::Operation;
 use super::{CheckError, Decision, Door, Engine};
-use crate::limit::hold::{End, Places};
+use crate::limit::hold::End;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::time::{Micros, micros};
@@ -117,11 +117,11 @@ impl Engine {
         }
         match &mut result {
             Ok(RefundResult { decision, refunded }) => {
-                if let Some(places) = decision.places.as_ref().filter(|_| is_reset) {
-                    self.tally.policy(&subject.policy.name).hold_ended(End::Reset, places.expired);
-                } else if let Some(Places { hold: Some(_), .. }) = decision.places.as_deref() {
-                    self.tally.policy(&subject.policy.name).hold_ended(End::Settled, (*refunded > 0).into());
+                if let Some(places) = decision.places.as_mut().filter(|_| is_reset) {
+                    let ended = std::mem::take(&mut places.expired);
+                    self.tally.policy(&subject.policy.name).hold_ended(End::Reset, ended);
                 }
+                self.note_holds(subject, decision);
                 self.refund_candidate(subject, (!is_reset).then_some(*refunded));
                 if let Some(listed) = resolved.decide_by_list(0) {
                     *decision = listed;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::HeldKey;
 use crate::limit::time::Micros;
 use crate::live::recent::Recent;
 use crate::live::rings::Second;
@@ -28,6 +29,8 @@ pub struct Snapshot {
     pub candidates: Vec<CandidateState>,
     /// The policies of which calls of this node opened holds, and how many are still open.
     pub holds: Vec<(Arc<str>, f64)>,
+    /// The keys with the most open holds.
+    pub held: Vec<HeldKey>,
 }
 
 /// The candidate of one policy.

@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use arc_swap::ArcSwap;
 
 use super::denials::{Checked, QuotaCounts};
+use super::held::HeldKeys;
 use super::{Answer, Cause, Decision, Door, Fallback, Reason, Source};
 use crate::limit::hold::{End, HoldState};
 use crate::limit::policy::OnStoreFailure;
 use crate::limit::time::Micros;
 use crate::live::recent::Sampler;
 use crate::live::recorders::Recorders;
-use crate::store::StoreError;
+use crate::store::{StoreError, Subject};
 use crate::telemetry::instrument::{Count, Histogram, WAITS};
 use crate::telemetry::limiter::Limiter;
 
@@ -91,6 +92,7 @@ pub struct Tally {
     /// Log limiter for failed refunds and resets.
     pub not_refunded: Limiter,
     pub prefilter_denials: Count,
+    pub(super) held_keys: HeldKeys,
     /// us until the start of allowed checks that wait; absent before the first.
     waits: OnceLock<Histogram>,
     /// The policies with series of their own, by name.
@@ -146,7 +148,10 @@ impl Tally {
         let policy = self.policy(&checked.subject.policy.name);
         let (tally, is_slow) = (policy.by(checked.door), checked.is_slow(took));
         for answer in answers {
-            answer.iter().for_each(|decision| policy.held(decision));
+            if let Ok(decision) = answer {
+                policy.held(decision);
+                self.held_keys.note(checked.subject, decision, now);
+            }
             let (outcome, source, reason, fallback) = match answer {
                 Ok(decision) => (Outcome::of(decision), decision.source, decision.reason, decision.fallback),
                 Err(error) => match error.fallback() {
@@ -186,6 +191,12 @@ impl Tally {
     pub(super) fn operated(&self, policy: &str, operation: Operation, is_done: bool) {
         let completion = if is_done { Completion::Done } else { Completion::Failed };
         self.policy(policy).operations[operation as usize][completion as usize].add(1);
+    }
+
+    /// Counts the holds that an answer about `subject` tells of at `now` (us).
+    pub(super) fn held(&self, subject: &Subject, decision: &Decision, now: Micros) {
+        self.policy(&subject.policy.name).held(decision);
+        self.held_keys.note(subject, decision, now);
     }
 
     /// Counts the time until the start of an allowed check that waits, us.
@@ -283,10 +294,11 @@ impl PolicyTally {
     }
 
     /// Counts what a decision tells of holds. Places of the fallback are this node's own.
-    pub(super) fn held(&self, decision: &Decision) {
+    fn held(&self, decision: &Decision) {
         let Some(places) = decision.places.as_ref().filter(|_| decision.fallback.is_none()) else { return };
         let is_new = matches!(places.hold, Some(HoldState::Open(_))) && !decision.replayed;
         self.opened.add(is_new.into());
+        self.hold_ended(End::Settled, places.freed.into());
         self.hold_ended(End::Expired, places.expired);
     }
 

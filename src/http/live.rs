@@ -165,6 +165,15 @@ fn write(object: &mut Object<'_>, node: &Node, snapshot: &Snapshot, in_clear: bo
             object.value("open", &(*open as i64));
         });
     }
+    if !snapshot.held.is_empty() {
+        object.list("held", snapshot.held.iter(), |held, object| {
+            object.value("policy", &*held.policy);
+            write_key(object, node, in_clear, &held.policy, &held.key);
+            object.number("in_flight", held.in_flight);
+            object.given("in_flight_limit", held.limit);
+            object.number("at_ms", held.at / MICROS_PER_MILLI);
+        });
+    }
     object.given("trace_url", node.reloader.telemetry().trace_url.as_ref());
 }
 

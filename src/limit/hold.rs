@@ -107,6 +107,8 @@ pub struct Places {
     pub denies: bool,
     /// The hold of the call's id.
     pub hold: Option<HoldState>,
+    /// Whether the call has settled that hold while it was open.
+    pub freed: bool,
 }
 
 impl Places {

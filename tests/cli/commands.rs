@@ -470,7 +470,7 @@ fn validate_warns_of_places_that_no_policy_counts() {
 #[test]
 fn key_is_shown_refunded_and_reset_on_a_running_node() {
     let node = node_with(
-        "policies:\n  p: {quotas: [5 per 1h]}\n  log: {algorithm: sliding-log, quotas: [5 per 1h]}\n  ticks: {algorithm: sliding-counter, quotas: [5 per 1m]}\n",
+        "policies:\n  p: {quotas: [5 per 1h]}\n  log: {algorithm: sliding-log, quotas: [5 per 1h]}\n  ticks: {algorithm: sliding-counter, quotas: [5 per 1m]}\n  jobs: {hold: {ttl: 60s, in_flight: 2}}\n",
     );
     let ask = |arguments: &str| run(&arguments.split(' ').collect::<Vec<_>>(), &node.url());
     for policy in ["p", "log", "ticks"] {
@@ -486,6 +486,10 @@ fn key_is_shown_refunded_and_reset_on_a_running_node() {
     assert!(out.contains("\n  1h: 4 of 5 used, whole again after "), "{out}");
     assert!(usage("log", &[]).1.contains(" ms ago: 4\n"), "{}", usage("log", &[]).1);
     assert!(usage("ticks", &[]).1.contains(": 4\n"), "{}", usage("ticks", &[]).1);
+    let held = serde_json::json!({"policy": "jobs", "key": key, "id": "run-1", "meta": "anna"});
+    assert_eq!(node.post("/v1/check", &held).status, 200);
+    let held = usage("jobs", &[]).1;
+    assert!(held.contains("\n  1 of 2 in flight\n  run-1 for anna: 1, held for "), "{held}");
     let (code, out, _) = usage("p", &["--json"]);
     assert!(code == 0 && out.starts_with(r#"{"allowed":true,"policy":"p","key":"a b&c","cost":1"#), "{out}");
     let refund = |more: &[&str]| run(&[&["refund", "p", key], more].concat(), &node.url());
@@ -498,7 +502,7 @@ fn key_is_shown_refunded_and_reset_on_a_running_node() {
     assert!(code == 0 && out.starts_with("reset: allowed, 5 of 5 left"), "{code} {out}");
     for command in ["usage", "reset"] {
         let (code, out, reason) = ask(&format!("{command} q k"));
-        assert!(code == 1 && out.is_empty() && reason.contains("there are log, p, ticks"), "{code} {reason}");
+        assert!(code == 1 && out.is_empty() && reason.contains("there are jobs, log, p, ticks"), "{code} {reason}");
     }
 }
 

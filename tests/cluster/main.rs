@@ -12,6 +12,7 @@ mod all_or_none;
 mod calendar;
 mod charge_regressions;
 mod exact_limits;
+mod holds;
 mod idempotency;
 mod leases;
 mod live;

@@ -193,6 +193,41 @@ fn expired_hold_gives_its_charge_back() {
     assert_eq!(settle(&node, "short", "a", Some(30))["replayed"], true);
 }
 
+/// The gauge of a policy.
+fn counted(node: &Node, series: &str) -> Option<f64> {
+    let metrics = node.metrics();
+    let line = metrics.lines().find_map(|line| line.strip_prefix(series)).map(str::trim);
+    line.and_then(|value| value.parse().ok())
+}
+
+#[test]
+fn holds_of_a_silent_key_stop_counting_as_open() {
+    let node = node_with(POLICIES);
+    for number in 0..40 {
+        open(&node, "short", &format!("id-{number}"), 1);
+    }
+    wait_until("the expired holds count no more", || {
+        counted(&node, r#"tollgate_holds_open{policy="short"}"#) == Some(0.0)
+    });
+    assert_eq!(counted(&node, r#"tollgate_holds_total{policy="short",end="expired"}"#), Some(40.0));
+    // They have ended before.
+    settle(&node, "short", "id-0", Some(1));
+    assert_eq!(counted(&node, r#"tollgate_holds_open{policy="short"}"#), Some(0.0));
+}
+
+#[test]
+fn refund_of_a_place_counts_as_its_end() {
+    let node = node_with(POLICIES);
+    for id in ["a", "b"] {
+        open(&node, "jobs", id, 1);
+    }
+    for _ in 0..2 {
+        post(&node, "/v1/refund", &json!({"policy": "jobs", "key": "k", "id": "a"}));
+    }
+    assert_eq!(counted(&node, r#"tollgate_holds_open{policy="jobs"}"#), Some(1.0));
+    assert_eq!(counted(&node, r#"tollgate_holds_total{policy="jobs",end="settled"}"#), Some(1.0));
+}
+
 #[test]
 fn usage_lists_open_holds_newest_first() {
     let node = node_with(POLICIES);

@@ -13,12 +13,12 @@ use tollgate::limit::hold::{Hold, OnExpiry};
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
-use tollgate::store::{Done, Subject};
+use tollgate::store::{Done, Over, Subject, Work};
 
 use crate::support::holds::{
     Gap, HoldHistory, HoldOp, ModelOp, follows_model, from_start, hold_ops, model_histories, policies_with_holds,
 };
-use crate::support::redis::{shared, timed_store};
+use crate::support::redis::{Server, shared, timed_store};
 use crate::support::steps::{
     START, Step, policy as windows, policy_of, quota, runner, while_records_live, with_limits,
 };
@@ -201,4 +201,92 @@ fn five_parallel_reservations_of_40_of_100_units_leave_two() {
         .sum();
     let usage = http::get(&nodes[1].address, &format!("/v1/usage?policy=both&key={key}")).json();
     assert_eq!((settled, &usage["remaining"], &usage["in_flight"]), (30, &json!(70), &json!(0)));
+}
+
+/// The most places of a key.
+const FULL: u64 = 100_000;
+
+/// Checks and settles of a key that has 100,000 holds less one, and of another that has none: the
+/// least cost of each in several rounds, since a busy machine only adds to it.
+fn costs(mut round: impl FnMut(&str) -> u64) -> [u64; 2] {
+    let rounds: Vec<_> = (0..7).map(|_| ["empty", "full"].map(&mut round)).collect();
+    [0, 1].map(|key| rounds.iter().map(|costs| costs[key]).min().unwrap())
+}
+
+#[test]
+fn check_beside_100000_holds_costs_redis_less_than_three() {
+    let (server, mut number) = (Server::start(), 0);
+    let policy = format!("{{quotas: [1000000 per 1h], hold: {{ttl: 1h, in_flight: {FULL}}}, timeout: 9s}}");
+    let file = config_on(&[server.url()], &format!("policies: {{many: {policy}}}"));
+    let node = Node::with_config(&file);
+    let mut ask = |path: &str, key: &str, is_new: bool| {
+        number += u64::from(is_new);
+        call(&node, path, &json!({"policy": "many", "key": key, "id": number.to_string()}))
+    };
+    assert_eq!(ask("/v1/check", "full", true)["allowed"], true);
+    let mut connection = server.connection().unwrap();
+    let places: Vec<String> = redis::cmd("KEYS").arg("*full*").query(&mut connection).unwrap();
+    let is_set = |key: &&String| redis::cmd("TYPE").arg(*key).query::<String>(&mut connection).unwrap() == "zset";
+    let places = places.iter().find(is_set).unwrap().clone();
+    let last: Vec<(String, u64)> =
+        redis::cmd("ZREVRANGE").arg(&places).arg(0).arg(0).arg("WITHSCORES").query(&mut connection).unwrap();
+    for thousand in 0..FULL / 1000 {
+        let mut cmd = redis::cmd("ZADD");
+        cmd.arg(&places);
+        // One place stays free.
+        for other in (thousand * 1000..(thousand + 1) * 1000).skip(if thousand == 0 { 2 } else { 0 }) {
+            cmd.arg(last[0].1 + other).arg(format!("other-{other}"));
+        }
+        cmd.exec(&mut connection).unwrap();
+    }
+    let [empty, full] = costs(|key| {
+        let before = script_time(&mut connection);
+        for _ in 0..100 {
+            assert_eq!(ask("/v1/check", key, true)["allowed"], true);
+            assert_eq!(ask("/v1/settle", key, false)["settled"], true);
+        }
+        script_time(&mut connection) - before
+    });
+    println!("us of scripts for 100 checks and settles: {empty} without holds, {full} beside {FULL}");
+    assert_eq!(ask("/v1/check", "full", true)["hold"]["in_flight"], FULL);
+    assert!(full < 3 * empty, "{full} us, and {empty} us without holds");
+}
+
+/// us that the server has spent in scripts.
+fn script_time(connection: &mut redis::Connection) -> u64 {
+    let info: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
+    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:")).unwrap();
+    line.split(',').find_map(|part| part.strip_prefix("usec=")).unwrap().parse().unwrap()
+}
+
+#[test]
+fn check_beside_100000_holds_costs_the_embedded_store_less_than_three() {
+    let (memory, mut policy, mut number) = (Timed::new(1_000_000), windows(&[(1_000_000, 3_600_000_000)]), 0);
+    policy.options.hold =
+        Some(Hold { ttl: 3_600_000_000, in_flight: std::num::NonZeroU64::new(FULL), on_expiry: OnExpiry::Charge });
+    let policy = Arc::new(policy);
+    let subject = |key: &str| {
+        let fingerprint = Fingerprinter::default().fingerprint("p", key);
+        Subject { policy: policy.clone(), key: key.into(), fingerprint }
+    };
+    let subjects = ["empty", "full"].map(subject);
+    let mut check = |subject: &Subject, settles: bool| {
+        number += 1;
+        let id: Arc<str> = number.to_string().into();
+        let run = |work| memory.at(START + number).run(subject, &work, &[]).unwrap();
+        let opened = run(Work::Once { id: (&id).into(), cost: 1, over: Over::Deny });
+        assert!(matches!(opened, Done::Charged(_)), "{opened:?}");
+        if settles {
+            let settled = run(Work::Settle { id, cost: None });
+            assert!(matches!(settled, Done::Settled(_, Some(_))), "{settled:?}");
+        }
+    };
+    (1..FULL).for_each(|_| check(&subjects[1], false));
+    let [empty, full] = costs(|key| {
+        let began = Instant::now();
+        (0..1000).for_each(|_| check(&subjects[usize::from(key == "full")], true));
+        u64::try_from(began.elapsed().as_micros()).unwrap()
+    });
+    println!("us for 1000 checks and settles: {empty} without holds, {full} beside {FULL}");
+    assert!(full < 3 * empty, "{full} us, and {empty} us without holds");
 }

@@ -35,6 +35,8 @@ pub(crate) mod fuzz;
 
 pub(crate) mod hold_model;
 
+pub(crate) mod holders;
+
 pub(crate) mod holds;
 
 pub(crate) mod http;

@@ -25,6 +25,7 @@ from starlette.responses import StreamingResponse
 
 from tollgate_limiter import (
     AsyncClient,
+    Check,
     Client,
     Denied,
     HoldEnded,
@@ -182,6 +183,18 @@ def test_thread_sees_that_its_hold_has_ended(node: Node) -> None:
         wait_until(lambda: hold.ended, "the renewal")
         with pytest.raises(HoldEnded, match="settled"):
             hold.raise_if_ended()
+
+
+def test_thread_settles_what_somebody_else_has_not(node: Node) -> None:
+    one, other = unique(), unique()
+    checks: list[Check] = [{"key": key, "policy": "steady", "id": key} for key in (one, other)]
+    with Client(node.url, deadline=5) as client:
+        with client.hold_all(checks) as hold:
+            client.settle(one, "steady", id=one)
+            assert wait_until(lambda: hold.ended, "the renewal") == "settled"
+            assert in_flight(node, "steady", other) == 1
+        assert in_flight(node, "steady", other) == 0
+        assert [answer.replayed for answer in hold.settle()] == [True, False]
 
 
 def test_thread_sees_that_its_hold_expired(node: Node) -> None:

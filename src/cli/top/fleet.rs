@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use serde::Serialize;
 
 use super::feed::{KeyQuestion, News};
-use super::snapshot::{Checks, Consumer, Denied, KeyRow, Second, Server, Shard, Snapshot, Top};
+use super::snapshot::{Checks, Consumer, Denied, Held, KeyRow, Second, Server, Shard, Snapshot, Top};
 
 /// The longest span that is shown, in seconds.
 pub(super) const MOST_SECONDS: u64 = 15 * 60;
@@ -76,6 +76,8 @@ pub(super) struct Sum {
     pub(super) checks: Vec<Checks>,
     pub(super) top: Vec<Denied>,
     pub(super) consumers: Vec<Consumer>,
+    /// The most open holds first.
+    pub(super) held: Vec<Held>,
     /// The most checks first.
     #[serde(skip)]
     pub(super) by_policy: Vec<PolicyRow>,
@@ -194,6 +196,7 @@ impl Fleet {
             checks: Vec::new(),
             top: summed(answering().flat_map(|(node, last)| node.denied(span, last))),
             consumers: summed(answering().flat_map(|(node, last)| node.consumers(span, last))),
+            held: held(span, answering().flat_map(|(_, last)| &last.held)),
             by_policy: by_policy(newest().flat_map(|second| &second.checks)),
             shards: summed_shards(answering().flat_map(|(_, last)| &last.store.shards)),
         }
@@ -350,6 +353,7 @@ fn bound(snapshot: &mut Snapshot) {
     let is_name = |name: &String| name.len() <= LONGEST_NAME;
     snapshot.top.truncate(MOST_ROWS);
     snapshot.consumers.truncate(MOST_ROWS);
+    snapshot.held.truncate(MOST_ROWS);
     snapshot.policies.names.truncate(MOST_ROWS);
     snapshot.store.shards.truncate(MOST_ROWS);
     for Second { checks, .. } in &mut snapshot.seconds {
@@ -374,6 +378,20 @@ fn summed<'a, R: KeyRow + 'a>(rows: impl Iterator<Item = &'a R>) -> Vec<R> {
     }
     let mut rows: Vec<R> = found.into_values().collect();
     rows.sort_by_cached_key(|row| Reverse(*row.clone().counts()[0]));
+    rows
+}
+
+/// The places of each key, as the node that heard of it last knows them.
+fn held<'a>(span: &Span, rows: impl Iterator<Item = &'a Held>) -> Vec<Held> {
+    let mut newest: BTreeMap<(&str, &str), &Held> = BTreeMap::new();
+    for row in rows.filter(|row| span.policy.as_ref().is_none_or(|policy| *policy == row.policy)) {
+        let known = newest.entry(row.name()).or_insert(row);
+        if known.at_ms < row.at_ms {
+            *known = row;
+        }
+    }
+    let mut rows: Vec<Held> = newest.into_values().cloned().collect();
+    rows.sort_by_key(|row| Reverse(row.in_flight));
     rows
 }
 
@@ -496,6 +514,22 @@ mod tests {
         let sum = fleet.sum(&all(1));
         assert_eq!((denied(&sum).rate, denied(&sum).total, sum.shards[0].nodes), (13, 20, 2));
         assert_eq!(fleet.unheard(), None);
+    }
+
+    #[test]
+    fn places_of_a_key_are_those_of_the_node_that_heard_last() {
+        let mut fleet = fleet(2);
+        for (place, in_flight, at_ms) in [(0, 3, 2_000), (1, 5, 1_000)] {
+            let held = |key: &str| json!({"policy": "jobs", "key": key, "in_flight": in_flight, "at_ms": at_ms});
+            let keys = [held("anna"), held(&format!("node-{place}"))];
+            fleet.note(place, News::Snapshot(serde_json::from_value(json!({"held": keys})).unwrap()));
+        }
+        let places = |span: &Span| -> Vec<_> {
+            fleet.sum(span).held.iter().map(|held| (held.name().1.to_owned(), held.in_flight)).collect()
+        };
+        let expected = [("node-1", 5), ("anna", 3), ("node-0", 3)];
+        assert_eq!(places(&all(1)), expected.map(|(key, in_flight)| (key.to_owned(), in_flight)));
+        assert_eq!(places(&Span { policy: Some("other".into()), ..all(1) }), []);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use ratatui::widgets::{Block, Borders, Clear, Paragraph, Row, Table, TableState}
 
 use super::fleet::{Decisions, NodeRow, PolicyRow, Rates, ShardRow, Span, Sum};
 use super::numbers::{bytes, count, micros, short, sparkline};
-use super::snapshot::{Denied, KeyRow};
+use super::snapshot::{Denied, Held, KeyRow};
 use crate::config::visible;
 
 /// The most rows of decisions and of shards on a low terminal.
@@ -24,10 +24,19 @@ pub(super) struct View {
     /// The chosen row of the denied keys, if one is.
     pub(super) chosen: Option<usize>,
     pub(super) shows_help: bool,
-    /// Whether a narrow terminal shows the keys that used most, instead of those denied most.
-    pub(super) shows_uses: bool,
+    /// The keys that a narrow terminal shows.
+    pub(super) keys: Keys,
     /// False: the terminal's own colours only.
     pub(super) has_colours: bool,
+}
+
+/// A list of keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keys {
+    Denied,
+    Used,
+    /// A wide terminal shows them instead of those that used most.
+    Held,
 }
 
 /// Draws the whole picture.
@@ -50,15 +59,19 @@ pub(super) fn draw(frame: &mut Frame<'_>, sum: &Sum, view: &View) {
         draw_policies(frame, policies, &sum.by_policy);
         let [denied, uses] = beside(keys);
         draw_denied(frame, denied, sum, view);
-        draw_uses(frame, uses, sum, view);
+        match view.keys {
+            Keys::Held => draw_held(frame, uses, &sum.held),
+            Keys::Denied | Keys::Used => draw_uses(frame, uses, sum, view),
+        }
         let [shards, nodes] = beside(shards);
         draw_shards(frame, shards, &sum.shards, view);
         draw_nodes(frame, nodes, &sum.nodes, view);
     } else {
         draw_decisions(frame, decisions, &sum.decisions, view);
-        match view.shows_uses {
-            true => draw_uses(frame, keys, sum, view),
-            false => draw_denied(frame, keys, sum, view),
+        match view.keys {
+            Keys::Denied => draw_denied(frame, keys, sum, view),
+            Keys::Used => draw_uses(frame, keys, sum, view),
+            Keys::Held => draw_held(frame, keys, &sum.held),
         }
         draw_shards(frame, shards, &sum.shards, view);
     }
@@ -159,18 +172,29 @@ fn draw_keys<R: KeyRow>(
         frame.render_widget(Paragraph::new(none).style(DIM).block(titled(title)), area);
         return;
     }
-    let rows = keys.iter().map(|row| {
-        let (policy, key) = row.name();
-        let [first, second] = row.clone().counts().map(|number| right(count(*number)));
-        Row::new([Line::from(visible(policy)), Line::from(visible(key)), first, second])
+    let rows = keys.iter().map(|row| (row.name(), row.clone().counts().map(|number| count(*number))));
+    let table = key_table(rows, [first, second]).block(titled(title));
+    frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(chosen));
+}
+
+fn draw_held(frame: &mut Frame<'_>, area: Rect, held: &[Held]) {
+    let title = cut("keys with places in use".into(), area, held.len());
+    let limit = |held: &Held| held.in_flight_limit.map_or("-".to_owned(), count);
+    let rows = held.iter().map(|held| (held.name(), [count(held.in_flight), limit(held)]));
+    frame.render_widget(key_table(rows, ["IN FLIGHT", "PLACES"]).block(titled(title)), area);
+}
+
+/// A table of names of keys, each with two counts.
+fn key_table<'a>(
+    rows: impl Iterator<Item = ((&'a str, &'a str), [String; 2])>,
+    [first, second]: [&'static str; 2],
+) -> Table<'a> {
+    let rows = rows.map(|((policy, key), [first, second])| {
+        Row::new([Line::from(visible(policy)), Line::from(visible(key)), right(first), right(second)])
     });
     let names = [Line::from("POLICY"), Line::from("KEY"), right(first), right(second)];
     let widths = [Constraint::Length(16), Constraint::Fill(1), Constraint::Length(11), Constraint::Length(11)];
-    let table = Table::new(rows, widths)
-        .header(Row::new(names).style(DIM))
-        .row_highlight_style(Modifier::REVERSED)
-        .block(titled(title));
-    frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(chosen));
+    Table::new(rows, widths).header(Row::new(names).style(DIM)).row_highlight_style(Modifier::REVERSED)
 }
 
 fn draw_policies(frame: &mut Frame<'_>, area: Rect, policies: &[PolicyRow]) {
@@ -251,7 +275,7 @@ fn draw_shards(frame: &mut Frame<'_>, area: Rect, shards: &[ShardRow], view: &Vi
 
 /// The chosen key in full, which a narrow column may cut off, or else the keys to press.
 fn foot<'a>(top: &[Denied], view: &View) -> Line<'a> {
-    let keys = "q quit   j k move   1 5 m minutes   p policy   u units   ? help";
+    let keys = "q quit   j k move   1 5 m minutes   p policy   u units   h places   ? help";
     match view.chosen.and_then(|chosen| top.get(chosen)) {
         Some(denied) => {
             let (policy, key) = denied.name();
@@ -268,6 +292,7 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect) {
         "1 5 m        the last 1, 5 or 15 minutes",
         "p            the next policy, or all",
         "u            the keys that used most units, or those denied most",
+        "h            the keys with places in use",
         "?            this help",
         "",
         "PER S, p50 and p99 are of the newest second; p50 and p99 of the",
@@ -284,6 +309,11 @@ fn draw_help(frame: &mut Frame<'_>, area: Rect) {
 }
 
 impl View {
+    /// Shows these keys, or the denied ones again.
+    pub(super) fn show_keys(&mut self, keys: Keys) {
+        self.keys = if self.keys == keys { Keys::Denied } else { keys };
+    }
+
     fn colour(&self, colour: Color) -> Style {
         if self.has_colours { Style::new().fg(colour) } else { Style::new() }
     }
@@ -377,7 +407,7 @@ mod tests {
 
     fn view() -> View {
         let span = Span { minutes: 1, policy: None };
-        View { span, chosen: None, shows_help: false, shows_uses: false, has_colours: false }
+        View { span, chosen: None, shows_help: false, keys: Keys::Denied, has_colours: false }
     }
 
     fn drawn(width: u16, height: u16, sum: &Sum, view: &View) -> (Vec<String>, Buffer) {
@@ -443,9 +473,23 @@ mod tests {
 
     #[test]
     fn narrow_terminal_shows_either_list_of_keys() {
-        let (lines, _) = drawn(80, 24, &sum(), &View { shows_uses: true, ..view() });
+        let (lines, _) = drawn(80, 24, &sum(), &View { keys: Keys::Used, ..view() });
         assert!(lines[7].starts_with(" keys that used most, last 1 min "), "{lines:?}");
         assert_eq!(lines[9], "login            198.51.100.7                                 54,321         400");
+        let held = |in_flight_limit| Held {
+            policy: "jobs".into(),
+            key: Some("anna".into()),
+            in_flight: 3,
+            in_flight_limit,
+            ..Held::default()
+        };
+        let sum_of = Sum { held: vec![held(Some(4)), held(None)], ..sum() };
+        let (lines, _) = drawn(80, 24, &sum_of, &View { keys: Keys::Held, ..view() });
+        assert!(lines[7].starts_with(" keys with places in use "), "{lines:?}");
+        let row = |places: &str| format!("{:<16} {:<39} {:>11} {places:>11}", "jobs", "anna", 3);
+        assert_eq!(lines[9..11], [row("4"), row("-")]);
+        let (lines, _) = drawn(200, 50, &sum_of, &View { keys: Keys::Held, ..view() });
+        assert_eq!((column(&lines, "anna").len(), column(&lines, "198.51.100.7").len()), (2, 0));
         let (lines, _) = drawn(80, 24, &sum(), &view());
         assert!(lines[7].starts_with(" keys denied most, last 1 min, 9 of 30 "), "{lines:?}");
     }

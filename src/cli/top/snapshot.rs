@@ -14,6 +14,8 @@ pub(super) struct Snapshot {
     pub(super) top: Vec<Denied>,
     /// The keys whose allowed checks had the most units in the last minute.
     pub(super) consumers: Vec<Consumer>,
+    /// The keys with the most open holds.
+    pub(super) held: Vec<Held>,
     pub(super) store: Store,
 }
 
@@ -80,6 +82,28 @@ pub(super) struct Consumer {
     pub(super) key_hash: String,
     pub(super) units: u64,
     pub(super) checks: u64,
+}
+
+/// A key with open holds, as a node last heard of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub(super) struct Held {
+    pub(super) policy: String,
+    /// Only where the node may show it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) key: Option<String>,
+    pub(super) key_hash: String,
+    pub(super) in_flight: u64,
+    /// Absent if the places are not bounded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) in_flight_limit: Option<u64>,
+    pub(super) at_ms: u64,
+}
+
+impl Held {
+    pub(super) fn name(&self) -> (&str, &str) {
+        (&self.policy, self.key.as_deref().unwrap_or(&self.key_hash))
+    }
 }
 
 /// A key with two counts, of which the first decides its rank.

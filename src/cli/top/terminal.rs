@@ -11,7 +11,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::feed::{KeyQuestion, News};
 use super::fleet::{Fleet, Span};
-use super::render::{View, draw};
+use super::render::{Keys, View, draw};
 use crate::cli::signals;
 
 /// The shortest time between two pictures of news. A sum over many nodes takes milliseconds.
@@ -45,7 +45,7 @@ pub(super) async fn show(
         span: Span { minutes: 1, policy: None },
         chosen: None,
         shows_help: false,
-        shows_uses: false,
+        keys: Keys::Denied,
         has_colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
     };
     let (mut frames, mut is_stale) = (interval(FRAME), true);
@@ -97,7 +97,8 @@ fn press(view: &mut View, key: KeyCode, fleet: &Fleet) -> bool {
         KeyCode::Char('1') => view.span.minutes = 1,
         KeyCode::Char('5') => view.span.minutes = 5,
         KeyCode::Char('m') => view.span.minutes = 15,
-        KeyCode::Char('u') => view.shows_uses = !view.shows_uses,
+        KeyCode::Char('u') => view.show_keys(Keys::Used),
+        KeyCode::Char('h') => view.show_keys(Keys::Held),
         KeyCode::Char('p') => {
             let policies = fleet.sum(&view.span).policies;
             let next = match &view.span.policy {

@@ -11,10 +11,9 @@ use tokio::time::{sleep, timeout};
 use super::plan::{Action, Counted};
 use super::{RateLimitError, Unavailable};
 use crate::config::envoy::Counting;
-use crate::engine::{AllOrNone, Answer, Check, CheckError, Decision, Door, Engine, HoldId, Over, Refund};
+use crate::engine::{AllOrNone, Answer, Check, CheckError, Decision, Door, Engine, HoldId, Over, Refund, StoreError};
 use crate::limit::hold::HoldState;
 use crate::limit::policy::Algorithm;
-use crate::store::StoreError;
 
 /// The result for one counted descriptor.
 #[derive(Debug, Clone)]

@@ -13,6 +13,8 @@ mod all_away;
 
 mod graceful;
 
+mod holds;
+
 mod refusals;
 
 mod network;

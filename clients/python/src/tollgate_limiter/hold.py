@@ -255,7 +255,8 @@ class Hold(BaseHold):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._answers: list[SettleAnswer] | None = None
+        self._has_settled = False
+        self._answers: list[SettleAnswer] = []
 
     def open(self) -> Hold:
         """Opens the hold before its block, which would open it itself.
@@ -271,10 +272,12 @@ class Hold(BaseHold):
         There is an answer for each check under a policy with a hold. A settle that gets none raises
         `Unavailable`, and goes on in the background for a minute.
         """
-        if self._end != "settled":
+        # `_end` also tells that somebody else has settled one of the checks.
+        if not self._has_settled:
+            self._has_settled = True
             cost = self.cost if cost is None else cost
             self._answers = run(self._settle(cost))
-        return self._answers or []
+        return self._answers
 
     def raise_if_ended(self) -> None:
         """Raises `HoldEnded` if the work no longer has its place."""

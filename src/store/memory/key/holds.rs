@@ -98,6 +98,8 @@ impl KeyState {
             (Work::RefundOnce(_), Some(own)) if self.is_settled_otherwise(own, 0) => return Done::Reused(None),
             _ => {}
         }
+        let is_open = |own| matches!(self.state_of(&step, own), Some((HoldState::Open(_), _)));
+        let freed = matches!(work, Work::Settle { .. } | Work::RefundOnce(_)) && own.is_some_and(is_open);
         let wait = self.wait_for_place(&step);
         let before = self.holds().map_or(0, |holds| holds.open(at));
         let (mut expired, waiting) = self.sweep_expired(&step, work, own);
@@ -123,7 +125,8 @@ impl KeyState {
             self.notes.iter_mut().for_each(|notes| notes.holds.places.clear());
         }
         let is_unswept = step.releases() && self.holds().is_some_and(|holds| holds.expired(at).nth(waiting).is_some());
-        let places = Places { is_unswept, expired: expired as u64, ..self.places(&step, id.map(|id| id.print), wait) };
+        let places = self.places(&step, id.map(|id| id.print), wait);
+        let places = Places { is_unswept, expired: expired as u64, freed, ..places };
         with_places(done, places, needs_place)
     }
 
@@ -146,6 +149,7 @@ impl KeyState {
             expired: 0,
             denies: false,
             hold: id.and_then(|id| self.state_of(step, id)).map(|(state, _)| state),
+            freed: false,
         }
     }
 

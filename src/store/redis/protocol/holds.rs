@@ -98,6 +98,7 @@ impl HoldReply {
             expired: unsigned(expired)?,
             denies: false,
             hold: state(own, unsigned(left)?),
+            freed: word == "settled",
         };
         let [charged, refunded, owed] = [charged, refunded, owed].map(unsigned);
         let replayed = word == "replayed";

@@ -169,8 +169,11 @@ impl ScriptId {
             }
             Task::Operation | Task::Hold | Task::Sale => {
                 let (head, end) = (lua!("operation/operation_head.lua"), lua!("operation/operation.lua"));
-                let hold = if self.task == Task::Hold { lua!("operation/hold.lua") } else { "" };
-                let source = [head, hold, state, operation, end].concat();
+                let is_held = self.task == Task::Hold;
+                let hold = if is_held { lua!("operation/hold.lua") } else { "" };
+                // The holds of the key have read TIME.
+                let state = if is_held { state.replace(TIME, "now = called_at") } else { state.to_owned() };
+                let source = [head, hold, &state, operation, end].concat();
                 let own =
                     |name| move |section: &str| if name == self.task { section.to_owned() } else { String::new() };
                 let sections = [("plain", Task::Operation), ("hold", Task::Hold), ("sale", Task::Sale)];
@@ -206,6 +209,9 @@ impl ScriptId {
         })
     }
 }
+
+/// Where the part of each algorithm reads TIME.
+const TIME: &str = "local time = redis.call('TIME')\n  now = time[1] * 1000000 + time[2]";
 
 /// Whether the script is written out for each number of quotas.
 fn is_written_out(algorithm: Algorithm, task: Task) -> bool {

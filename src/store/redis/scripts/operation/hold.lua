@@ -27,35 +27,53 @@
 --       holds are left to give back, else 0; the holds that this call removed; the id's hold, as
 --       `open`, `settled`, `expired`, `released`, `reset` or empty; us until it expires. A settle
 --       adds its result, a word or empty, then the charge, the refund, the rest; and the cost that
---       it drained.
+--       it drained. The word is `late` after the end of the hold.
 --       'renew' replies {TIME, state of the hold, us until it expires}.
 --       'holds' replies {TIME, the open holds, then for each: id, us until it expires, cost, us
 --       since its charge, meta}.
 
 local SWEPT, LISTED = 16, 100
 
+-- Most keys have a hold at most, and few have expired ones.
+local FEW = 2
+
 local function exact(number)
   return string.format('%.0f', number)
 end
 
-local held_at = test_now
-if held_at == 0 then
+-- The algorithm's part takes this instant as TIME.
+local called_at = test_now
+if called_at == 0 then
   local time = redis.call('TIME')
-  held_at = time[1] * 1000000 + time[2]
+  called_at = time[1] * 1000000 + time[2]
 end
+local held_at = called_at
 
 -- The holds that expire first. Members alternate with scores.
-local first, begin = redis.call('ZRANGE', held_key, '0', exact(SWEPT), 'WITHSCORES'), 1
+local first, begin = redis.call('ZRANGE', held_key, '0', exact(FEW), 'WITHSCORES'), 1
 if first[1] == '' then
   held_at, begin = math.max(held_at, -first[2]), 3
 end
-local expired = {}
+local has_all = #first < 2 * FEW + 2
+if not has_all and tonumber(first[begin + 1]) <= held_at then
+  first = redis.call('ZRANGE', held_key, '0', exact(SWEPT), 'WITHSCORES')
+  has_all = #first < 2 * SWEPT + 2
+end
+
+-- The id as in the places, and whether it has one.
+local id = record_key and string.sub(record_key, #prefix + 1)
+local expired, has_place = {}, false
 for place = begin, #first, 2 do
   if tonumber(first[place + 1]) <= held_at and #expired < SWEPT then
     expired[#expired + 1] = first[place]
   end
+  has_place = has_place or first[place] == id
 end
-local held = redis.call('ZCARD', held_key) - (begin - 1) / 2
+local held = (#first - begin + 1) / 2
+if not has_all then
+  held = redis.call('ZCARD', held_key) - (begin - 1) / 2
+  has_place = has_place or own_hold and redis.call('ZSCORE', held_key, id)
+end
 local in_flight = held - #expired
 if #expired == SWEPT and in_flight > 0 then
   in_flight = redis.call('ZCOUNT', held_key, '(' .. exact(held_at), '+inf')
@@ -74,15 +92,14 @@ if most_open > 0 and in_flight >= most_open then
 end
 local lacks_place = wait > 0 and how == 'once' and over == 'deny'
 
--- The id as in the places, and the state of its hold.
-local id = record_key and string.sub(record_key, #prefix + 1)
+-- The state of the id's hold.
 local own = own_hold and own_hold[2] == 1 and 'settled' or own_hold and own_hold[2] == 2 and 'released' or ''
 if own_hold and own_hold[2] == 0 then
   -- A reset clears the places, so a hold that has one was opened after it, whatever the clock says.
-  local has_place, seen = redis.call('ZSCORE', held_key, id), redis.call('GET', reset_key)
+  local seen = not has_place and own_hold[1] <= held_at and redis.call('GET', reset_key)
   if own_hold[1] > held_at then
     own = has_place and 'open' or 'reset'
-  elseif not has_place and seen and record[2] <= tonumber(seen) then
+  elseif seen and record[2] <= tonumber(seen) then
     own = 'reset'
   else
     own = release and 'released' or 'expired'
@@ -117,7 +134,8 @@ end
 -- Writes the expiry of the id's hold to the places. They live as long as the last hold.
 local function occupy()
   redis.call('ZADD', held_key, exact(-held_at), '', exact(own_hold[1]), id)
-  local last = redis.call('ZREVRANGE', held_key, '0', '0', 'WITHSCORES')[2]
+  local last = has_all and first[#first] or redis.call('ZREVRANGE', held_key, '0', '0', 'WITHSCORES')[2]
+  last = math.max(last or 0, own_hold[1])
   redis.call('PEXPIRE', held_key, exact(math.ceil((last - held_at + 1000000) / 1000)))
 end
 
@@ -236,7 +254,7 @@ local function settle(given, taken)
   elseif result[1] == 'settled' then
     local charged = result[2] + taken
     local rest = drain_of > 0 and drain_of - taken or 0
-    result = {'settled', charged, given, rest}
+    result = {own == 'open' and 'settled' or 'late', charged, given, rest}
     record[3] = charged + rest == 0 and 1 or 2
     own_hold = {own_hold[1], 1, own_hold[3], charged, given, rest, own_hold[7]}
     keep(record, own_hold, own_hold[3])
