@@ -34,7 +34,7 @@ const TYPES = {
 const NEW = ['id_ttl_ms', 'repeated', 'look', 'plan']
 
 /** Members of a feature that this client does not have. */
-const ABSENT = ['wait_ms', 'start_in_ms']
+const ABSENT = ['wait_ms', 'start_in_ms', 'lease_span_ms']
 
 describe('the contract with a node', () => {
   let node

@@ -29,7 +29,7 @@ ANSWERS = {
 }
 
 # Members of a feature that this client does not have.
-ABSENT = {"wait_ms", "start_in_ms", "entry"}
+ABSENT = {"wait_ms", "start_in_ms", "lease_span_ms", "entry"}
 
 
 @pytest.fixture(scope="module")
