@@ -362,10 +362,9 @@ mod tests {
                 }
             } else if step.get("close").is_some() {
                 self.hands.close();
-            } else if step.get("fork").is_some() {
-                self.hands = Hands::default();
             } else {
-                panic!("an unknown step: {step}");
+                assert_eq!(step["fork"], true, "an unknown step: {step}");
+                self.hands = Hands::default();
             }
             let mut due = self.hands.due();
             due.sort_by_key(|settle| settle.purchase);
