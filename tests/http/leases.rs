@@ -129,7 +129,7 @@ fn purchase_gets_at_most_its_share_and_at_least_four_units() {
         ["c", "d", "e"].map(|id| lease(&node, "shared", id, 1000)["granted"].as_u64().unwrap()).into();
     assert_eq!(granted, [62, 62, 0]);
     let denied = lease(&node, "shared", "e", 1000);
-    assert_eq!(some(&denied, &["granted", "spend_within_ms", "retry_after_ms"]), json!([0, 0, 10_000]));
+    assert_eq!(some(&denied, &["granted", "spend_within_ms", "retry_after_ms"]), json!([0, 0, 1000]));
     assert_eq!((&denied["remaining"], denied.get("allowed")), (&json!(752), None));
     settle(&node, "shared", "a", Some(0));
     assert_eq!(lease(&node, "shared", "e", 4)["granted"], 4);

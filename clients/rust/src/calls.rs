@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::check::{Check, Refund};
 use crate::clock;
-use crate::decision::{AllAnswer, Decision, RefundAnswer, RenewAnswer, SettleAnswer, Usage};
+use crate::decision::{AllAnswer, Decision, LeaseAnswer, RefundAnswer, RenewAnswer, SettleAnswer, Usage};
 use crate::error::{Error, Problem};
 use crate::hold::HoldName;
 use crate::node::{Call, Failure, Node, Reply};
@@ -16,6 +16,28 @@ use crate::warnings::Warnings;
 
 /// The longest body that a node reads. It closes the connection of a longer one before the end.
 const MAX_BODY: usize = 1 << 20;
+
+/// The id of a lease of this client.
+#[derive(Debug, Serialize)]
+pub(crate) struct LeaseName {
+    pub policy: String,
+    pub key: String,
+    pub id: String,
+}
+
+impl LeaseName {
+    pub fn of_key(&self) -> (&str, &str) {
+        (&self.policy, &self.key)
+    }
+}
+
+/// The units that were spent of a lease.
+#[derive(Debug, Serialize)]
+pub(crate) struct Settlement {
+    #[serde(flatten)]
+    pub name: LeaseName,
+    pub cost: u64,
+}
 
 /// The calls of the API.
 #[derive(Debug)]
@@ -67,6 +89,24 @@ impl Calls {
             cost: Option<u64>,
         }
         answer_of(&self.ask(&self.post("/v1/settle", &Settlement { name, cost }, None)?).await?.body)
+    }
+
+    pub async fn lease(&self, name: &LeaseName, want: u64) -> Result<LeaseAnswer, Error> {
+        #[derive(Serialize)]
+        struct Purchase<'a> {
+            #[serde(flatten)]
+            name: &'a LeaseName,
+            want: u64,
+        }
+        answer_of(&self.ask(&self.post("/v1/lease", &Purchase { name, want }, None)?).await?.body)
+    }
+
+    pub async fn settle_leases(&self, settlements: &[Settlement]) -> Result<(), Error> {
+        #[derive(Serialize)]
+        struct Settlements<'a> {
+            settlements: &'a [Settlement],
+        }
+        self.ask(&self.post("/v1/settle", &Settlements { settlements }, None)?).await.map(drop)
     }
 
     pub async fn renew(&self, name: &HoldName) -> Result<RenewAnswer, Error> {

@@ -149,6 +149,18 @@ impl Check {
         self.units() > 0 && self.over != Some(Over::Drain) && (self.id.is_none() || self.is_retry_safe())
     }
 
+    /// Whether a lease may pay it. A node decides what has a record, a cause or quotas of its own.
+    pub(crate) fn is_leasable(&self) -> bool {
+        let is_plain = self.id.is_none() || self.is_retry_safe();
+        let has_own = self.meta.is_some() || self.plan.is_some() || !self.quotas.is_empty();
+        self.charges() && is_plain && !has_own && self.over != Some(Over::Drain)
+    }
+
+    /// Its policy and its key.
+    pub(crate) fn name(&self) -> (&str, &str) {
+        (self.policy.as_deref().unwrap_or(DEFAULT_POLICY), &self.key)
+    }
+
     /// The most bytes that the check has in JSON.
     pub(crate) fn bytes(&self) -> usize {
         const MEMBERS: usize = 192;

@@ -1,6 +1,6 @@
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -12,6 +12,7 @@ use crate::decision::{AllAnswer, Decision, RefundAnswer, RenewAnswer, SettleAnsw
 use crate::denials::{Denials, Known};
 use crate::error::{Error, Problem};
 use crate::hold::{Hold, HoldName};
+use crate::lessee::Lessee;
 use crate::options::{InvalidOptions, Options};
 use crate::warnings::Warnings;
 
@@ -33,7 +34,8 @@ struct Shared {
     calls: Arc<Calls>,
     denials: Denials,
     coalescer: Option<Arc<Coalescer>>,
-    /// Has a permit for each charge or settle that may follow a response.
+    lessee: Arc<Lessee>,
+    /// Has a permit for each charge or settle that may follow a response, and for calls of leases.
     pending: Arc<Semaphore>,
 }
 
@@ -46,11 +48,13 @@ impl Client {
         let nodes = options.connect()?.into_iter().map(Arc::new).collect();
         let (deadline, warnings) = (options.longest(), Arc::default());
         let calls = Arc::new(Calls { nodes, deadline, repeats: options.retry, warnings });
+        let pending = Arc::new(Semaphore::new(MAX_PENDING as usize));
         let shared = Shared {
+            lessee: Lessee::new(calls.clone(), pending.clone(), options.lease),
             denials: Denials::new(options.denial_cache),
             coalescer: options.coalesce.then(|| Arc::new(Coalescer::new(calls.clone()))),
             calls,
-            pending: Arc::new(Semaphore::new(MAX_PENDING as usize)),
+            pending,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -62,19 +66,22 @@ impl Client {
     /// # Errors
     /// [`Error::Problem`] if a node rejects the check, [`Error::Unavailable`] if none answers.
     pub async fn check(&self, mut check: Check) -> Result<Decision, Error> {
-        let Shared { calls, coalescer, denials, .. } = &*self.shared;
+        let Shared { calls, coalescer, denials, lessee, .. } = &*self.shared;
         let sent = clock::now();
-        self.identify(&mut check);
         let known = denials.of(&check, sent);
         if let Some(Known { decision, is_fresh: true }) = known {
             return Ok(decision);
         }
+        if let Some(decision) = lessee.pay(&check) {
+            return Ok(decision);
+        }
+        self.identify(&mut check);
         let answer = match coalescer {
             Some(coalescer) => coalescer.check(check.clone()).await,
             None => calls.check(&check).await,
         };
         match &answer {
-            Ok(decision) => denials.learn(&check, decision, sent),
+            Ok(decision) => self.learn(&check, decision, sent),
             Err(error) => calls.warnings.about(error),
         }
         match (answer, known) {
@@ -90,6 +97,9 @@ impl Client {
             return Ok(decision);
         }
         let client = self.clone();
+        if let Some(decision) = self.shared.lessee.pay(&check) {
+            return Ok(decision);
+        }
         let asked = tokio::spawn(async move { client.check(check).await });
         asked.await.unwrap_or_else(|end| Err(Error::unavailable(end)))
     }
@@ -104,10 +114,12 @@ impl Client {
     ) -> Result<Vec<Result<Decision, Box<Problem>>>, Error> {
         let mut checks: Vec<Check> = checks.into_iter().collect();
         checks.iter_mut().for_each(|check| self.identify(check));
-        let Shared { calls, denials, .. } = &*self.shared;
+        let Shared { calls, denials, lessee, .. } = &*self.shared;
         let sent = clock::now();
-        let known: Vec<Option<Known>> = checks.iter().map(|check| denials.of(check, sent)).collect();
-        // Denials that need no call do not travel.
+        let paid = |check| Some(Known { decision: lessee.pay(check)?, is_fresh: true });
+        let known: Vec<Option<Known>> =
+            checks.iter().map(|check| denials.of(check, sent).or_else(|| paid(check))).collect();
+        // Decisions that need no call do not travel.
         let is_open = |known: &Option<Known>| known.as_ref().is_none_or(|known| !known.is_fresh);
         let open: Vec<&Check> =
             checks.iter().zip(&known).filter(|(_, known)| is_open(known)).map(|(check, _)| check).collect();
@@ -122,7 +134,7 @@ impl Client {
         };
         for (check, answer) in open.iter().zip(&answers) {
             match answer {
-                Ok(decision) => denials.learn(check, decision, sent),
+                Ok(decision) => self.learn(check, decision, sent),
                 Err(problem) => calls.warnings.about_problem(problem),
             }
         }
@@ -209,10 +221,12 @@ impl Client {
         self.shared.calls.usage(&check).await
     }
 
-    /// Waits for charges that layers make after their responses, and for settles of dropped holds.
+    /// Returns all leases. Waits for charges that layers make after their responses, and for settles
+    /// of dropped holds.
     /// Then it closes idle connections. Each call ends within the deadline. Call it after the server
     /// ended.
     pub async fn close(&self) {
+        self.shared.lessee.close();
         // The semaphore is never closed.
         let _all = self.shared.pending.acquire_many(MAX_PENDING).await;
         self.shared.calls.nodes.iter().for_each(|node| node.close());
@@ -225,6 +239,12 @@ impl Client {
 
     pub(crate) fn warnings(&self) -> &Warnings {
         &self.shared.calls.warnings
+    }
+
+    /// Learns from the answer to a check that was sent at `sent`.
+    fn learn(&self, check: &Check, decision: &Decision, sent: Instant) {
+        self.shared.denials.learn(check, decision, sent);
+        self.shared.lessee.learn(check, decision);
     }
 
     /// Gives a check an id if its caller wants it to be charged once.

@@ -15,7 +15,7 @@ pub enum Source {
     Fallback,
     /// A deny list or an allow list.
     List,
-    /// Units that the node had bought before.
+    /// Units that the node or this client had bought before.
     Lease,
     /// A denial of a node that this client remembers.
     Client,
@@ -103,6 +103,9 @@ pub struct Decision {
     /// The hold that the check opened, or that its id opened before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<HoldState>,
+    /// How long bought units of the key may be spent at most, in ms. Absent if it sells no leases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_span_ms: Option<u64>,
 }
 
 impl Decision {
@@ -201,6 +204,24 @@ pub struct SettleAnswer {
     pub source: Source,
     /// Each quota of the policy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quotas: Vec<QuotaState>,
+}
+
+/// The answer to a purchase.
+#[derive(Debug, Clone, Deserialize)]
+#[cfg_attr(test, derive(Serialize))]
+pub(crate) struct LeaseAnswer {
+    /// The units; 0 denies the purchase.
+    pub granted: u64,
+    /// How long they may be spent after the call was sent, in ms.
+    pub spend_within_ms: u64,
+    /// The pause after a denied purchase, in ms.
+    pub retry_after_ms: Option<u64>,
+    pub limit: Option<u64>,
+    pub remaining: Option<u64>,
+    pub reset_after_ms: Option<u64>,
+    pub quota: Option<String>,
+    #[serde(default)]
     pub quotas: Vec<QuotaState>,
 }
 

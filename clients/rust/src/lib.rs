@@ -46,6 +46,10 @@ mod hold;
 
 mod denials;
 
+mod lease;
+
+mod lessee;
+
 mod coalesce;
 
 mod calls;

@@ -47,6 +47,10 @@ pub struct Options {
     pub(crate) retry: bool,
     /// Whether concurrent checks share a call. It is on by default.
     pub(crate) coalesce: bool,
+    /// Whether the client buys units of busy keys, and decides their checks without a call. It is on
+    /// by default, for policies whose `lease` has `callers`. A block, a reset and a lower limit reach
+    /// the client at the latest when a lease ends.
+    pub(crate) lease: bool,
 }
 
 impl Default for Options {
@@ -59,6 +63,7 @@ impl Default for Options {
             denial_cache: Duration::from_secs(1),
             retry: true,
             coalesce: true,
+            lease: true,
         }
     }
 }

@@ -18,12 +18,12 @@ use crate::limit::decision::Wait;
 use crate::limit::hold::Settlement;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::lease::{Lease, Sold, SoldEnd};
-use crate::limit::time::{MICROS_PER_MILLI, Micros, micros};
+use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros, micros};
 use crate::store::work::Sale;
 use crate::store::{Done, Subject, Taken, Work};
 
-/// The shortest pause after a denied purchase, us.
-const PAUSE: Micros = 100 * MICROS_PER_MILLI;
+/// The shortest and the longest pause after a denied purchase, us.
+const PAUSE: (Micros, Micros) = (100 * MICROS_PER_MILLI, MICROS_PER_SECOND);
 
 /// A purchase by a caller.
 #[derive(Debug, Clone)]
@@ -257,6 +257,6 @@ impl Engine {
 
 /// A denied purchase. The next one may succeed when a lease has ended.
 fn denied(mut decision: Decision, lease: Option<Lease>) -> LeaseResult {
-    decision.retry_after = Wait::For(lease.map_or(PAUSE, |lease| lease.span.max(PAUSE)));
+    decision.retry_after = Wait::For(lease.map_or(PAUSE.1, |lease| lease.span.clamp(PAUSE.0, PAUSE.1)));
     LeaseResult { granted: 0, spend_within: 0, replayed: false, decision }
 }

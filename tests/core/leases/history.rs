@@ -5,19 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::limit::decision::Verdict;
-use tollgate::limit::lease::{Demand, Hand};
+use tollgate::limit::lease::{Demand, Hand, Sold};
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::receipt::{LeaseReceipt, Receipt};
 use tollgate::limit::time::{Micros, micros};
 use tollgate::prefilter::{Prefilter, Question};
 use tollgate::store::{Done, Generations, Over, Subject, Work};
 
+use self::caller::Bought;
 use super::judge::{Charge, Judge};
 use super::shape::Shape;
 use crate::support::dice::Dice;
 use crate::support::steps::{START, subject};
 use crate::support::timed::Timed;
 
+mod caller;
 mod choices;
 mod node;
 mod trouble;
@@ -68,8 +70,10 @@ struct Plan {
     mixed: bool,
     /// Nodes buy any number of units.
     greedy: bool,
-    /// Lost answers and returns, returns after the mark, nodes that die.
+    /// Lost answers and returns, returns after the mark, nodes and callers that die.
     losses: bool,
+    /// Callers buy, too.
+    callers: bool,
 }
 
 /// Counts of the events in all histories.
@@ -93,6 +97,12 @@ pub(super) struct Seen {
     /// Histories at whose end the store counts what was spent, and those with one exact number.
     pub(super) balanced: u64,
     pub(super) exact: u64,
+    /// Sales to callers, their replays, spendings and settles, and the settles that came too late.
+    pub(super) sold: u64,
+    pub(super) replayed: u64,
+    pub(super) spent_by_callers: u64,
+    pub(super) settled: u64,
+    pub(super) expired: u64,
 }
 
 impl Seen {
@@ -101,6 +111,9 @@ impl Seen {
         let Self { unusable, deaths, given_back, refunds, resets, failovers, steps, .. } = self;
         let often = [paid, denied, leases, returned].into_iter().all(|count| *count > 3_000);
         let rare = [refused, unusable, deaths, given_back, refunds, resets, failovers, steps, prefiltered];
+        let Self { sold, replayed, spent_by_callers, settled, expired, .. } = self;
+        let of_callers = [sold, spent_by_callers, settled].into_iter().all(|count| *count > 1_000);
+        assert!(of_callers && *replayed > 50 && *expired > 50, "the callers do too little: {self:?}");
         // A bucket repays what is in hand, so it has no balance.
         assert!(often && rare.into_iter().all(|count| *count > 100), "the histories do too little: {self:?}");
         assert!(*balanced == 0 || *balanced > 100 && self.exact > 50, "the histories do too little: {self:?}");
@@ -158,6 +171,26 @@ enum Event {
     /// Half of a lease's time has passed. It began with so many units in hand.
     Half(usize, u64),
     End(usize),
+    /// The purchase of a caller reaches the store, and so late its answer; none is lost.
+    Sell {
+        place: usize,
+        sent: Micros,
+        back: Option<Micros>,
+    },
+    Sold {
+        place: usize,
+        sent: Micros,
+        sold: Option<Sold>,
+        is_lost: bool,
+    },
+    /// The time of a caller's lease is over.
+    Settle {
+        place: usize,
+    },
+    /// The settle reaches the store.
+    Settled {
+        place: usize,
+    },
 }
 
 pub(super) struct History<'a> {
@@ -176,6 +209,7 @@ pub(super) struct History<'a> {
     latest: Micros,
     nodes: Vec<Node>,
     leases: Vec<Open>,
+    bought: Vec<Bought>,
     events: Vec<(Micros, usize, Event)>,
     number: usize,
     /// The node of the latest event.
@@ -206,6 +240,7 @@ impl<'a> History<'a> {
             mixed: dice.below(2) == 0,
             greedy: dice.below(2) == 0,
             losses: dice.below(3) == 0,
+            callers: dice.below(2) == 0,
         };
         let shape = Shape::new(algorithm, &mut dice);
         let count = 1 + dice.place(NODES);
@@ -239,6 +274,7 @@ impl<'a> History<'a> {
             latest: START,
             nodes,
             leases: Vec::new(),
+            bought: Vec::new(),
             events: Vec::new(),
             number: 0,
             turn: 0,
@@ -344,16 +380,25 @@ impl<'a> History<'a> {
                 }
             }
             Event::End(place) => self.end(place),
+            Event::Sell { place, sent, back } => self.sell(place, sent, back)?,
+            Event::Sold { place, sent, sold, is_lost } => self.sold(place, sent, sold, is_lost),
+            Event::Settle { place } => self.settle_as_caller(place),
+            Event::Settled { place } => self.settled(place)?,
         }
         Ok(())
     }
 
     /// Runs a step of the store.
     fn run(&mut self, node: usize, work: Work) -> Result<Done, String> {
-        let (instant, leased) = (self.instant(), usize::from(self.nodes[node].leases));
+        self.run_as(self.nodes[node].leases, work, &format!("node {node}"))
+    }
+
+    /// The same for one that leases or does not.
+    fn run_as(&mut self, leases: bool, work: Work, actor: &str) -> Result<Done, String> {
+        let (instant, leased) = (self.instant(), usize::from(leases));
         let store = self.world.store.at(instant);
         let done = store.run(&self.subjects[leased], &work, &[]).map_err(|error| error.to_string())?;
-        self.tell(|_| format!("node {node}: {work:?} is {}", told(&done)));
+        self.tell(|_| format!("{actor}: {work:?} is {}", told(&done)));
         self.judge.step();
         if work == Work::Reset {
             self.judge.reset();

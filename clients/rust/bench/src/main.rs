@@ -3,13 +3,19 @@
 //! ```sh
 //! tollgate-limiter-bench axum LIMITER SITUATION NODE_URL REDIS_URL CELL_URL PORT
 //! ```
+//!
+//! And the time of a decision by a lease, under the policy `callers` of a node:
+//!
+//! ```sh
+//! tollgate-limiter-bench lease NODE_URL
+//! ```
 
 #![forbid(unsafe_code)]
 
 use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -20,7 +26,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use redis::Script;
 use redis::aio::MultiplexedConnection;
-use tollgate_limiter::{Client, LimitLayer, OnFailure, Options};
+use tollgate_limiter::{Check, Client, LimitLayer, OnFailure, Options, Source};
 use tower_redis_cell::redis_cell::Policy;
 use tower_redis_cell::{ProvideRule, ProvideRuleResult, RateLimitConfig, RateLimitLayer, Rule};
 
@@ -30,7 +36,13 @@ const WINDOW: Duration = Duration::from_secs(3600);
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(2).collect();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [name, node] = &arguments[..]
+        && name == "lease"
+    {
+        return decide(node).await;
+    }
+    let arguments: Vec<String> = arguments.into_iter().skip(1).collect();
     let [limiter, situation, node, redis, cell, port] = arguments.try_into().map_err(|_| "6 arguments are missing")?;
     let units = if situation == "denied" { 1 } else { 1_000_000_000 };
     let hello = Router::new().route("/", get(async || "hello"));
@@ -57,6 +69,26 @@ async fn main() -> Result<()> {
     };
     let listener = tokio::net::TcpListener::bind(format!("127.0.0.1:{port}")).await?;
     Ok(axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?)
+}
+
+/// Prints the median of the time that a decision by a lease takes, and the share of such decisions.
+async fn decide(node: &str) -> Result<()> {
+    const CHECKS: usize = 1_000_000;
+    let client = Client::new(Options::default().nodes([node]).deadline(Duration::from_secs(5)))?;
+    let (mut leased, mut began) = (Vec::with_capacity(CHECKS), Instant::now());
+    for _ in 0..CHECKS {
+        let decision = client.check(Check::new("user-42").policy("callers")).await?;
+        let ended = Instant::now();
+        if decision.source == Source::Lease {
+            leased.push(ended - began);
+        }
+        began = ended;
+    }
+    leased.sort_unstable();
+    let [median, late] = [leased.len() / 2, leased.len() / 100 * 99].map(|place| leased.get(place).copied());
+    println!("{} of {CHECKS} by leases: median {median:?}, 99 % below {late:?}", leased.len());
+    client.close().await;
+    Ok(())
 }
 
 fn user(headers: &HeaderMap) -> Option<String> {

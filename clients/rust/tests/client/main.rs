@@ -38,6 +38,8 @@ mod layer;
 
 mod holds;
 
+mod leases;
+
 mod late;
 
 mod recipes;

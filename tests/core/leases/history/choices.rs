@@ -15,6 +15,7 @@ impl History<'_> {
             9 => self.dice.below(window / 3),
             10 => self.dice.below(2 * window),
             11 | 12 => self.aim() - self.now,
+            13 | 14 if self.plan.callers && self.dice.below(2) == 0 => return self.spend_as_caller(true),
             13 | 14 => return self.spend_late(),
             _ => {
                 let expiry = self.expiry().max(self.now);
@@ -38,6 +39,9 @@ impl History<'_> {
             (4, _) if self.plan.losses => self.die(node),
             (5, _) => self.leave(node),
             (6..18, _) if self.plan.others => self.other(node),
+            (18..26, _) if self.plan.callers => self.buy_as_caller(),
+            (26..36, _) if self.plan.callers => self.spend_as_caller(false)?,
+            (36..38, _) if self.plan.callers => self.leave_as_caller(),
             _ => {
                 for _ in 0..=self.dice.below(2) {
                     let cost = self.cost();

@@ -47,6 +47,7 @@ impl History<'_> {
             }
         };
         self.offset += step;
+        self.outdate_sales();
         self.move_slot();
         self.tell(|_| format!("the store's clock steps by {step}"));
     }
@@ -70,6 +71,7 @@ impl History<'_> {
             self.world.store.at(*at).run(&self.subjects[*leased], work, &[]).unwrap();
         }
         self.judge.lose(kept);
+        self.lose_sales(kept);
         self.charged.retain(|_, step| *step < kept);
         self.reserved.retain(|(_, _, step)| *step < kept);
         self.events
