@@ -38,6 +38,8 @@ mod layer;
 
 mod holds;
 
+mod acquire;
+
 mod late;
 
 mod recipes;
