@@ -45,7 +45,7 @@ pub(super) fn may_wait(policy: &Policy) -> Result<(), CheckError> {
 /// The work of a check with `wait`, us.
 fn waiting_work(resolved: &Resolved, check: &Check, id: Option<&Id>, wait: Micros) -> Work {
     let line = Line { longest: wait, queue: resolved.subject.policy.options.queue };
-    // The record outlives the start. Until then a repetition gets its place, and a refund gives it back.
+    // The record outlives the start: a repetition gets the place, and a refund gives it back.
     let id = id.map(|id| Id { life: Some(id.record_life(&resolved.subject.policy) + wait), ..id.clone() });
     Work::Wait(Box::new(Waiting { cost: check.cost, line, id }))
 }

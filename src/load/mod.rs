@@ -185,7 +185,7 @@ impl Load {
         spawn_blocking(reading).await
     }
 
-    /// A permit to wait in line at a gate, if fewer requests do than may.
+    /// A permit to wait in line at a gate. `None`: as many requests as may do.
     pub fn permit_pace(&self) -> Option<SemaphorePermit<'_>> {
         self.0.paced.try_acquire().ok()
     }

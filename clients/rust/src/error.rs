@@ -16,7 +16,7 @@ pub enum Error {
     /// No node answered within the deadline.
     #[error(transparent)]
     Unavailable(Unavailable),
-    /// `hold` or `acquire` begins no work: the check is denied, or the hold of its id has ended before.
+    /// `hold` or `acquire` begins no work: the check is denied, or the hold of its id has ended.
     #[error("{} denies the check: {}", .0.policy, denied(.0))]
     Denied(Box<Decision>),
 }

@@ -20,8 +20,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The place of a check, and its start. The node counts from an earlier instant, so no start comes
-    /// before its place.
+    /// The place of a check, and its start. The node counts from an earlier instant, so no start
+    /// comes before its place.
     pub async fn take(client: Client, check: Check) -> Result<(Self, Decision, Instant), Error> {
         let place = Self { refund: check.refund(), runtime: Handle::current(), client };
         let denial = match place.client.check(check).await {
