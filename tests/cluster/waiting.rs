@@ -1,7 +1,11 @@
 //! A long line on a cluster: many callers wait for their starts, through two nodes.
 //! `TOLLGATE_WAITERS` is another number of callers, such as 10000.
 
-#![expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "a test has no clock of its own, and prints figures"
+)]
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
