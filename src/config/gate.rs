@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::limit::network::Network;
 
@@ -80,6 +81,8 @@ pub struct GateRule {
     pub matches: Option<RuleMatch>,
     /// The plan of each check, if the template has its values.
     pub plan: Option<Template>,
+    /// The longest wait of a request in line.
+    pub pace: Duration,
     /// All are charged or none. Empty: allowed, and nothing counts.
     pub checks: Vec<GateCheck>,
 }

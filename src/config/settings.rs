@@ -504,6 +504,9 @@ settings! {
         /// Plan of each check, by the placeholders of a key. Without its values, or where a policy
         /// lacks the plan, the quotas of the policy count.
         PLAN = "plan": Own("template such as `{header.x-plan}`", "none");
+        /// Longest wait of a request [in line](waiting.md), for one check under a token bucket. The
+        /// answer comes at its start. 0 denies at once.
+        PACE = "pace": Time(0..=10 * MICROS_PER_SECOND, 0);
         /// Charged all or none. An empty list allows without counting.
         CHECKS = "checks": Own("list of up to 16 of `{policy, key, cost}`", "needed");
     }

@@ -45,7 +45,9 @@ pub(super) fn may_wait(policy: &Policy) -> Result<(), CheckError> {
 /// The work of a check with `wait`, us.
 fn waiting_work(resolved: &Resolved, check: &Check, id: Option<&Id>, wait: Micros) -> Work {
     let line = Line { longest: wait, queue: resolved.subject.policy.options.queue };
-    Work::Wait(Box::new(Waiting { cost: check.cost, line, id: id.cloned() }))
+    // The record outlives the start: a repetition gets the place, and a refund gives it back.
+    let id = id.map(|id| Id { life: Some(id.record_life(&resolved.subject.policy) + wait), ..id.clone() });
+    Work::Wait(Box::new(Waiting { cost: check.cost, line, id }))
 }
 
 impl Engine {

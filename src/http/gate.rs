@@ -4,19 +4,22 @@
 //! router. A request body is never read.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use scopeguard::{ScopeGuard, guard};
 
 use super::calls::GATE_PREFIX;
-use super::head::only;
+use super::head::{made, only};
 use super::headers;
 use super::problem::{Denial, Problem};
 use crate::access::{Access, Door, Need, Reach, Refused, Rejected, Token};
 use crate::config::Gate;
-use crate::engine::{Check, CheckError, Engine, MultiCheck};
+use crate::engine::{Check, CheckError, Decision, Engine, Id, MultiCheck, Refund};
 use crate::gateway::forward_auth::{Question, is_trusted, plan};
+use crate::limit::time::{MICROS_PER_SECOND, Micros, micros};
 use crate::node::{Caller, Holdings, Node};
 use crate::telemetry::traces;
 
@@ -50,7 +53,9 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings:
         path: rest,
         headers: &head.headers,
     };
-    let checks = match plan(gate, &question).checks {
+    let plan = plan(gate, &question);
+    let pace = plan.rule.map_or(Duration::ZERO, |rule| rule.pace);
+    let checks = match plan.checks {
         Ok(checks) => checks,
         Err(denied) => return Denial::before_any_check(&denied).answer(gate.deny_status),
     };
@@ -58,7 +63,7 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings:
     if let Some(rejected) = rejected {
         return refuse(&rejected);
     }
-    let decided = match decide(&node.engine, &checks).await {
+    let decided = match decide(node, &checks, pace).await {
         Ok(decided) => decided,
         Err(error) => return Problem::no_gate_decision(error.as_ref()).into_response(),
     };
@@ -74,12 +79,18 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings:
 ///
 /// # Errors
 /// The first error, if the engine names one.
-async fn decide(engine: &Arc<Engine>, checks: &[Check]) -> Result<MultiCheck, Option<CheckError>> {
+async fn decide(node: &Node, checks: &[Check], pace: Duration) -> Result<MultiCheck, Option<CheckError>> {
+    let engine = &node.engine;
     match checks {
         [] => Ok(MultiCheck { decisions: Vec::new() }),
         // A lone check needs no reservation.
         [check] => {
-            let decision = engine.check(check).await.map_err(Some)?;
+            let permit = (!pace.is_zero()).then(|| node.load.permit_pace()).flatten();
+            let decision = match permit {
+                Some(_permit) => paced(engine, check, micros(pace)).await,
+                None => engine.check(check).await,
+            };
+            let decision = decision.map_err(Some)?;
             Ok(MultiCheck { decisions: vec![decision] })
         }
         checks => {
@@ -87,6 +98,23 @@ async fn decide(engine: &Arc<Engine>, checks: &[Check]) -> Result<MultiCheck, Op
             engine.check_all_or_none(checks).await.map_err(first)
         }
     }
+}
+
+/// Decides a check that waits in line, and returns at its start.
+async fn paced(engine: &Arc<Engine>, check: &Check, pace: Micros) -> Result<Decision, CheckError> {
+    let name: Arc<str> = made().to_str().unwrap_or_default().into();
+    let refund = Refund::Id(name.clone());
+    let id = Id { name, life: Some(MICROS_PER_SECOND), repeated: false };
+    let place = guard((engine.clone(), check.clone()), |(engine, check)| {
+        tokio::spawn(async move { engine.refund(&check.policy, &check.key, refund, check.door).await });
+    });
+    // A refund that follows a check on its way also reaches the store after it.
+    let decided = engine.check(&Check { id: Some(id), wait: Some(pace), ..check.clone() }).await;
+    if let Ok(Decision { start_after: Some(span), .. }) = decided {
+        tokio::time::sleep(Duration::from_micros(span)).await;
+    }
+    ScopeGuard::into_inner(place);
+    decided
 }
 
 /// Checks whether the caller may ask, and returns its token. An anonymous gate serves its proxies

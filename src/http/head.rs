@@ -30,7 +30,7 @@ fn taken(headers: &HeaderMap) -> Option<HeaderValue> {
 
 /// A new id: 128 bits of a keyed hash of a counter. Nodes need no coordination for unique ids, and
 /// an id does not reveal how many came before.
-fn made() -> HeaderValue {
+pub(super) fn made() -> HeaderValue {
     static HASHES: LazyLock<[RandomState; 2]> = LazyLock::new(|| [RandomState::new(), RandomState::new()]);
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -13,6 +13,7 @@
 //! | header fields of HTTP/2 in a turn | `timed_stream.rs` | other connections come first |
 //! | calls with a body over [`LIGHT`] bytes that are parsed | `HEAVY_PER_CORE` | 503 after `MAX_WAIT` |
 //! | slow reads for operators | `READS` | the next one waits |
+//! | requests that wait at gates with a `pace` | `PACED` | decided at once |
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -63,6 +64,9 @@ const MAX_WAITING: usize = 256;
 /// Blocking threads that read for operators at a time, so that calls in any number start no more.
 const READS: usize = 4;
 
+/// Requests that wait in line at the gates, at most.
+const PACED: usize = 1000;
+
 /// The load of a node: counters that all its listeners share.
 #[derive(Debug, Clone)]
 pub struct Load(Arc<Counters>);
@@ -77,6 +81,7 @@ struct Counters {
     /// Calls that wait for `heavy`.
     waiting: AtomicUsize,
     reads: Arc<Semaphore>,
+    paced: Semaphore,
     shed: AtomicU64,
     /// Refused connections of all listeners.
     refused: AtomicU64,
@@ -109,6 +114,7 @@ impl Load {
             heavy: Semaphore::new(HEAVY_PER_CORE * cores()),
             waiting: AtomicUsize::new(0),
             reads: Arc::new(Semaphore::new(READS)),
+            paced: Semaphore::new(PACED),
             shed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             present: Default::default(),
@@ -177,6 +183,11 @@ impl Load {
             read()
         };
         spawn_blocking(reading).await
+    }
+
+    /// A permit to wait in line at a gate. `None`: as many requests as may do.
+    pub fn permit_pace(&self) -> Option<SemaphorePermit<'_>> {
+        self.0.paced.try_acquire().ok()
     }
 
     /// A permit to parse a heavy call. `None`: none is free in time.

@@ -24,4 +24,5 @@ mod refunds;
 mod regressions;
 mod shared_calls;
 mod traces;
+mod waiting;
 mod write_telemetry;

@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::process::Command;
+use std::thread;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -9,7 +11,7 @@ use crate::proxies::spoofs;
 use crate::source::{CLIENT, connect};
 use crate::support::collector::{Collector, PARENT, attributes, trace_id};
 use crate::support::http::{self, Answer, Connection};
-use crate::support::{Node, TOLLGATE, file_with, free_port, node_with};
+use crate::support::{Node, TOLLGATE, file_with, free_port, node_with, wait_until};
 
 /// Three policies, and one for each special decision.
 const POLICIES: &str = "policies:
@@ -58,6 +60,48 @@ gates:
         assert_eq!(allowed.header("ratelimit-policy"), Some(&*format!(r#""hour";q={limit};w=3600"#)), "{plan:?}");
     }
     assert!(node.metrics().contains("tollgate_unknown_plans_total 1"));
+}
+
+/// A unit in each 500 ms, and one in each 8 s.
+const BUCKETS: &str = "policies:
+  brisk: {algorithm: token-bucket, quotas: [{rate: 2 per 1s, burst: 1}], timeout: 5s}
+  slow: {algorithm: token-bucket, quotas: [{rate: 1 per 8s, burst: 1}], timeout: 5s}
+gates:
+  edge:
+    trusted_proxies: [127.0.0.1/32]
+    rules:
+      - {pace: 700ms, match: {paths: [/brisk]}, checks: [{policy: brisk, key: all}]}
+      - {pace: 10s, checks: [{policy: slow, key: all}]}
+";
+
+#[test]
+fn pace_delays_an_answer_until_its_start_and_denies_longer_waits() {
+    let node = node_with(BUCKETS);
+    let began = Instant::now();
+    let answers = thread::scope(|scope| {
+        let ask = || (ask(&node, "GET", "/v1/gate/edge/brisk", &[]), began.elapsed());
+        let callers: Vec<_> = (0..3).map(|_| scope.spawn(ask)).collect();
+        callers.into_iter().map(|caller| caller.join().unwrap()).collect::<Vec<_>>()
+    });
+    let denied: Vec<_> = answers.iter().filter(|(answer, _)| answer.status == 429).collect();
+    assert_eq!((denied.len(), denied[0].0.header("retry-after")), (1, Some("1")), "{answers:?}");
+    let last = answers.iter().filter(|(answer, _)| answer.status == 200).map(|(_, took)| took.as_millis()).max();
+    assert!(last >= Some(490), "{answers:?}");
+}
+
+#[test]
+fn caller_that_resets_its_question_gives_its_place_back() {
+    let node = node_with(BUCKETS);
+    assert_eq!(ask(&node, "GET", "/v1/gate/edge", &[]).status, 200);
+    let wait = || http::get(&node.address, "/v1/usage?policy=slow&key=all&cost=1").json()["retry_after_ms"].as_u64();
+    let url = format!("{}/v1/gate/edge", node.url());
+    let mut caller = Command::new("curl").args(["-s", "--http2-prior-knowledge", &url]).spawn().expect("curl");
+    wait_until("the caller is in line", || wait() > Some(8000));
+    caller.kill().unwrap();
+    caller.wait().unwrap();
+    wait_until("the place is free", || wait() <= Some(8000));
+    // Before the first place has started.
+    assert!(wait() > Some(0));
 }
 
 #[test]

@@ -132,6 +132,34 @@ fn holds(proxy: &Proxy) {
 }
 
 #[test]
+fn nginx_paces_requests_by_a_rule_with_a_pace() {
+    // A unit in each 50 ms, after a burst of 5.
+    const PACED: Proxy = Proxy {
+        changes: &[
+            ("error_log stderr;", "error_log stderr crit;"),
+            ("daemon off;", "daemon off; master_process off;"),
+            ("_timeout 1s", "_timeout 20s"),
+            ("- checks: [{policy: per-ip,", "- pace: 5s\n        checks: [{policy: smooth,"),
+            (
+                "  per-user: ",
+                "  smooth: {algorithm: token-bucket, quotas: [{rate: 20 per 1s, burst: 5}], timeout: 8s}\n  per-user: ",
+            ),
+        ],
+        ..PROXIES[0]
+    };
+    let (rig, clock) = (Rig::with_one_node(&PACED, &[]), Clock::system());
+    let began = clock.now();
+    thread::scope(|scope| {
+        for _ in 0..32 {
+            scope.spawn(|| assert_eq!(rig.client().ask("GET", "/", "app.example.com", &[]).status, 200));
+        }
+    });
+    let took = clock.now() - began;
+    assert!(took >= 27 * 50_000, "{took} us");
+    assert_eq!(rig.answered(), 32);
+}
+
+#[test]
 fn haproxy_waits_for_no_node_that_its_checks_know_to_be_down() {
     let proxy = &PROXIES[4];
     let (mut rig, clock) = (Rig::with_one_node(proxy, &[]), Clock::system());

@@ -89,6 +89,25 @@ fn replay_gets_the_rest_and_the_last_place_is_used_again() {
 }
 
 #[test]
+fn record_of_an_id_outlives_its_place() {
+    on_memory_and_redis(POLICIES, |node| {
+        let key = &*unique("line");
+        let with_id = |repeated: bool| {
+            let more = json!({"id": "a", "id_ttl_ms": 1000, "repeated": repeated});
+            let mut check = json!({"key": key, "wait_ms": 60_000});
+            check.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            ask(node, &check)
+        };
+        assert_eq!(start(&wait(node, key, 60_000)), 0);
+        let first = start(&with_id(false));
+        std::thread::sleep(std::time::Duration::from_millis(2500));
+        let again = with_id(true);
+        assert_eq!(again["replayed"], true, "{again}");
+        assert!(start(&again) <= first - 2500, "{first}: {again}");
+    });
+}
+
+#[test]
 fn queue_bounds_the_units_in_line() {
     on_memory_and_redis(POLICIES, |node| {
         let key = &*unique("line");

@@ -93,7 +93,10 @@ export class Denial {
   }
 }
 
-/** A drain always charges, a cost of 0 always passes, an id of the caller may have a record, and a wait may outlast a denial. */
+/**
+ * A drain always charges, a cost of 0 always passes, an id of the caller may have a record, and a
+ * wait may outlast a denial.
+ */
 function mayBeDenied({ cost, over, id, once, repeated, wait_ms }: Check): boolean {
   return cost !== 0 && over !== 'drain' && (id === undefined || once === true) && repeated !== true && !wait_ms
 }

@@ -67,6 +67,9 @@ pub struct Check {
     /// it does not fit now.
     #[serde(skip_serializing_if = "is_false")]
     look: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[setters(skip)]
+    pub(crate) wait_ms: Option<u64>,
     /// Whether the client makes an id, so that its own retry charges nothing twice. The node keeps
     /// the id for the deadline and ten seconds more.
     #[serde(skip)]
@@ -144,9 +147,11 @@ impl Check {
         Some(Refund { policy: self.policy.clone(), ..refund })
     }
 
-    /// Whether a known denial of its key may answer it. An id of the caller may have a record.
+    /// Whether a known denial of its key may answer it. An id of the caller may have a record, and a
+    /// wait may outlast the denial.
     pub(crate) fn is_deniable(&self) -> bool {
-        self.units() > 0 && self.over != Some(Over::Drain) && (self.id.is_none() || self.is_retry_safe())
+        let may_have_record = self.id.is_some() && !self.is_retry_safe();
+        self.units() > 0 && self.over != Some(Over::Drain) && self.wait_ms.is_none() && !may_have_record
     }
 
     /// Whether a lease may pay it. A node decides what has a record, a cause or quotas of its own.

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::sleep_until;
 
 use crate::calls::Calls;
 use crate::check::{Check, Refund};
@@ -14,6 +15,7 @@ use crate::error::{Error, Problem};
 use crate::hold::{Hold, HoldName};
 use crate::lessee::Lessee;
 use crate::options::{InvalidOptions, Options};
+use crate::place::Place;
 use crate::warnings::Warnings;
 
 /// The life of an id beyond the deadline, for a node that reads the call late.
@@ -155,6 +157,24 @@ impl Client {
     pub async fn check_all(&self, checks: impl IntoIterator<Item = Check>) -> Result<AllAnswer, Error> {
         let checks: Vec<Check> = checks.into_iter().collect();
         self.shared.calls.all(&checks.iter().collect::<Vec<_>>()).await
+    }
+
+    /// Waits in line for at most `wait`, under a token bucket, and returns at the start of the check.
+    ///
+    /// A caller that drops the future gives its place back.
+    ///
+    /// # Errors
+    /// [`Error::Denied`] if no start lies within `wait`, and the errors of [`Client::check`].
+    pub async fn acquire(&self, check: Check, wait: Duration) -> Result<Decision, Error> {
+        let mut check = check.once(true);
+        check.wait_ms = u64::try_from(wait.as_millis()).ok();
+        self.identify(&mut check);
+        // The check goes on without its caller, and the place is given back then.
+        let taken = tokio::spawn(Place::take(self.clone(), check));
+        let (place, decision, start) = taken.await.unwrap_or_else(|end| Err(Error::unavailable(end)))?;
+        sleep_until(start.into()).await;
+        place.keep();
+        Ok(decision)
     }
 
     /// Opens a hold of a check, which lasts until it is settled or dropped.

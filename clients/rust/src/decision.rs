@@ -74,6 +74,9 @@ pub struct Decision {
     /// Units of a drain that did not fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owed: Option<u64>,
+    /// Time until the start of a check that waits, in ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_in_ms: Option<u64>,
     /// The limit of the binding quota, in units.
     pub limit: Option<u64>,
     /// The remaining units of the binding quota.

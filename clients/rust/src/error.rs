@@ -16,8 +16,8 @@ pub enum Error {
     /// No node answered within the deadline.
     #[error(transparent)]
     Unavailable(Unavailable),
-    /// No hold was opened: the check is denied, or the hold of its id has ended before.
-    #[error("{} opens no hold: {}", .0.policy, denied(.0))]
+    /// `hold` or `acquire` begins no work: the check is denied, or the hold of its id has ended.
+    #[error("{} denies the check: {}", .0.policy, denied(.0))]
     Denied(Box<Decision>),
 }
 

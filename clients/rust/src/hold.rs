@@ -18,7 +18,7 @@ use crate::error::{Error, Problem};
 /// The shortest time between two attempts to renew.
 const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
 
-/// How long, and how often, a settle without an answer is repeated.
+/// How long, and how often, a call without an answer is repeated.
 const REPEAT_FOR: Duration = Duration::from_secs(60);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -167,7 +167,7 @@ impl Hold {
                     Ok(answer) => answers.push(answer),
                     Err(error) => {
                         if error.may_have_happened() {
-                            tokio::spawn(settle_later(shared.client.clone(), name, cost, FIRST_PAUSE));
+                            settle_later(shared.client.clone(), name, cost, FIRST_PAUSE);
                         }
                         failure = Some(error);
                     }
@@ -259,15 +259,20 @@ async fn keep(handle: HoldHandle, name: HoldName, mut until: Instant) {
 /// Settles what no work began under.
 fn give_back<'a>(client: &Client, names: impl Iterator<Item = &'a HoldName>) {
     for name in names {
-        tokio::spawn(settle_later(client.clone(), name.clone(), Some(0), Duration::ZERO));
+        settle_later(client.clone(), name.clone(), Some(0), Duration::ZERO);
     }
 }
 
-async fn settle_later(client: Client, name: HoldName, cost: Option<u64>, mut pause: Duration) {
+fn settle_later(client: Client, name: HoldName, cost: Option<u64>, pause: Duration) {
+    tokio::spawn(repeat(pause, async move || client.settle(&name, cost).await));
+}
+
+/// Makes a call until a node answers it, for a minute.
+pub(crate) async fn repeat<T>(mut pause: Duration, call: impl AsyncFn() -> Result<T, Error>) {
     let until = clock::now() + REPEAT_FOR;
     while clock::now() < until {
         sleep(pause).await;
-        match client.settle(&name, cost).await {
+        match call().await {
             Err(error) if error.may_have_happened() => pause = (2 * pause).clamp(FIRST_PAUSE, LONGEST_PAUSE),
             _ => return,
         }

@@ -44,6 +44,8 @@ mod check;
 
 mod hold;
 
+mod place;
+
 mod denials;
 
 mod lease;

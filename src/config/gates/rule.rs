@@ -6,6 +6,7 @@ use crate::config::node::{Member, Node};
 use crate::config::section::Section;
 use crate::config::settings::{gate_check, gate_match, gate_rule};
 use crate::limit::key::KeyType;
+use crate::limit::policy::{Algorithm, Policy};
 
 use super::names;
 
@@ -42,12 +43,14 @@ fn rule(node: &Node, identity: Option<&[String]>, known: &Known<'_>) -> GateRule
     let sentence = "a rule needs `checks`, such as `checks: [{policy: per-ip, key: \"{client_ip}\"}]`, or `checks: []` \
                     to allow without counting";
     let checks = section.required(gate_rule::CHECKS.name, sentence);
-    let context = Context { is_named: name.is_some(), identity, known };
+    let pace = section.read(&gate_rule::PACE);
+    let context = Context { is_named: name.is_some(), is_paced: !pace.is_zero(), identity, known };
     GateRule {
         name: name.and_then(Node::identifier).map(str::to_owned),
         line: node.place.line(),
         matches,
         plan: section.member(gate_rule::PLAN.name).and_then(|node| context.template(node, None)),
+        pace,
         checks: checks.map(|node| context.checks(node)).unwrap_or_default(),
     }
 }
@@ -55,6 +58,8 @@ fn rule(node: &Node, identity: Option<&[String]>, known: &Known<'_>) -> GateRule
 /// The parts of the gate that a check depends on.
 struct Context<'a> {
     is_named: bool,
+    /// Whether its requests wait in line.
+    is_paced: bool,
     identity: Option<&'a [String]>,
     known: &'a Known<'a>,
 }
@@ -64,6 +69,9 @@ impl Context<'_> {
         let items = node.list("[{policy: per-ip, key: \"{client_ip}\"}]").unwrap_or_default();
         if items.len() > MAX_CHECKS {
             node.note(format!("a rule has up to {MAX_CHECKS} checks, not {}", items.len()));
+        }
+        if self.is_paced && items.len() > 1 {
+            node.note("the rule has a `pace`, and only one check can wait in line: write one, or leave `pace` out");
         }
         items.iter().filter_map(|item| self.check(item)).collect()
     }
@@ -78,6 +86,13 @@ impl Context<'_> {
             node.note(format!(
                 "the policy `{}` has a `hold`, and a gate never learns that a request ended: name a policy without one, or \
                  let the service ask `/v1/check`",
+                policy.unwrap_or_default()
+            ));
+        }
+        if self.is_paced && known.is_some_and(|policy| !may_wait(policy)) {
+            node.note(format!(
+                "the rule has a `pace`, and waiting needs a token bucket without a `lease`, which the policy `{}` is not: \
+                 name such a policy, or leave `pace` out",
                 policy.unwrap_or_default()
             ));
         }
@@ -107,6 +122,11 @@ impl Context<'_> {
         }
         Some(template)
     }
+}
+
+/// Whether checks of the policy may wait in line.
+fn may_wait(policy: &Policy) -> bool {
+    policy.algorithm == Algorithm::TokenBucket && policy.options.lease.is_none()
 }
 
 fn rule_match(node: &Node) -> RuleMatch {

@@ -118,6 +118,10 @@ async fn ask(client: &Client, step: &Value) -> Result<Value, Error> {
     }
     Ok(match step["call"].as_str().unwrap() {
         "check" => value(client.check(check(with)).await?),
+        "acquire" => {
+            let wait = Duration::from_millis(with["wait_ms"].as_u64().unwrap());
+            value(client.acquire(check(with), wait).await?)
+        }
         "checkBatch" => {
             let results = client.check_batch(checks()).await?.into_iter().map(|result| match result {
                 Ok(decision) => value(decision),
@@ -169,7 +173,7 @@ fn value<T: serde::Serialize>(answer: T) -> Value {
 }
 
 fn check_of(with: &Value) -> Check {
-    known(with, &["policy", "key", "plan", "cost", "meta", "id", "once", "look", "quotas", "over"]);
+    known(with, &["policy", "key", "plan", "cost", "meta", "id", "once", "look", "wait_ms", "quotas", "over"]);
     let mut check = Check::new(with["key"].as_str().unwrap()).once(with["once"] == true).look(with["look"] == true);
     let text = |name: &str| with[name].as_str();
     if let Some(policy) = text("policy") {

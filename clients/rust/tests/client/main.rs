@@ -40,6 +40,8 @@ mod holds;
 
 mod leases;
 
+mod acquire;
+
 mod late;
 
 mod recipes;

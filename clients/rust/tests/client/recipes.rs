@@ -222,7 +222,7 @@ async fn answer_costs_its_tokens_and_a_job_runs_once_at_a_time() {
     assert_eq!(app.remaining("jobs", "anna").await, Some(995));
     let _running = app.client.hold(Check::new("anna").policy("jobs")).await.unwrap();
     let denied = run_job(&app.client, "anna").await.unwrap_err();
-    assert_eq!(denied.to_string(), "jobs opens no hold: in_flight");
+    assert_eq!(denied.to_string(), "jobs denies the check: in_flight");
 }
 
 #[tokio::test]
