@@ -22,14 +22,15 @@ use crate::engine::Engine;
 use crate::engine::fallback::FallbackStore;
 use crate::gateway::envoy::xds;
 use crate::gateway::resp;
-use crate::http::{CheckService, Surface, publish};
+use crate::http::{CheckService, Surface, publish, readings};
 use crate::limit::policy::Durability;
 use crate::node::{Lifecycle, Load, Node, Phase, Refusals, Watchers};
 use crate::prefilter::Prefilter;
 use crate::reload::Reloader;
 use crate::store::{Generations, MemoryStore, RedisStore, Store};
-use crate::telemetry::metrics::revision;
-use crate::telemetry::traces::{InvalidVariable, KeyNames, Settings, Tracing};
+use crate::telemetry::metrics::{Exporter, revision};
+use crate::telemetry::otlp::{self, InvalidVariable, Resource};
+use crate::telemetry::traces::{KeyNames, Settings, Tracing};
 use crate::timeouts;
 use crate::workers::Workers;
 
@@ -88,7 +89,7 @@ pub enum ServeError {
     #[error("cannot open the store: {0}")]
     Store(String),
     #[error(transparent)]
-    Tracing(#[from] InvalidVariable),
+    Telemetry(#[from] InvalidVariable),
 }
 
 /// A node with its store and its listeners, ready to run.
@@ -101,6 +102,7 @@ pub struct Server {
     /// How long connections of Envoy stay.
     connection_age: Duration,
     workers: Workers,
+    exporter: Option<Exporter>,
 }
 
 impl Server {
@@ -134,7 +136,9 @@ impl Server {
         let counting = clock.following();
         let workers = Workers::start().map_err(ServeError::Threads)?;
         let keys = Arc::new(KeyNames::from_environment(config.telemetry.record_keys)?);
-        let tracing = start_tracing(&config, keys.clone(), &clock)?;
+        let resource = otlp::resource();
+        let exporter = Exporter::from_environment(&resource)?;
+        let tracing = start_tracing(&config, resource, keys.clone(), &clock)?;
         let generations = Arc::new(Generations::default());
         let store = open_store(&config, &clock, &counting, &generations, &workers).await?;
         let (registry, is_known) = match &store {
@@ -181,7 +185,7 @@ impl Server {
             reference: reference.map(listen).transpose()?,
             metrics: metrics.map(listen).transpose()?,
         };
-        Ok(Self { node, listeners, shutdown, limits, connection_age, workers })
+        Ok(Self { node, listeners, shutdown, limits, connection_age, workers, exporter })
     }
 
     /// Lowers the number of connections of each listener to `connections`, if the configuration
@@ -212,7 +216,7 @@ impl Server {
 
     /// Serves until `stop` is ready, then shuts down.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { node, listeners, shutdown, limits, connection_age, workers } = self;
+        let Self { node, listeners, shutdown, limits, connection_age, workers, exporter } = self;
         let Listeners { checks, admin, resp, envoy, reference, metrics } = listeners;
         let surface = if admin.is_some() { Surface::Checks } else { Surface::Whole };
         let connections = |listener, service| Connections::new(listener, service, &node, workers.clone(), limits);
@@ -248,6 +252,7 @@ impl Server {
             () = node.engine.keep_overrides() => {}
             () = become_ready(&node) => {}
             () = observe(&node) => {}
+            () = export(exporter.as_ref(), &node) => {}
             () = node.reloader.watch() => {}
             () = drain(stop, &node, shutdown.delay) => {}
         }
@@ -267,18 +272,32 @@ impl Server {
             tracing::warn!("what was under way was cut off at the end of the shutdown timeout");
         }
         delivering.abort();
-        if let Some(tracing) = &node.tracing {
-            tracing.stop().await;
-        }
+        let traced = async {
+            if let Some(tracing) = &node.tracing {
+                tracing.stop().await;
+            }
+        };
+        let counted = async {
+            if let Some(exporter) = &exporter {
+                let node = node.clone();
+                exporter.end(move || readings(&node)).await;
+            }
+        };
+        tokio::join!(traced, counted);
         tracing::info!("stopped");
     }
 }
 
 /// Starts tracing if the environment names an endpoint.
-fn start_tracing(config: &Config, keys: Arc<KeyNames>, clock: &Clock) -> Result<Option<Arc<Tracing>>, ServeError> {
+fn start_tracing(
+    config: &Config,
+    resource: Resource,
+    keys: Arc<KeyNames>,
+    clock: &Clock,
+) -> Result<Option<Arc<Tracing>>, ServeError> {
     let Some(mut settings) = Settings::from_environment()? else { return Ok(None) };
     settings.keep_denials = config.telemetry.keep_denials;
-    Ok(Some(Tracing::start(settings, keys, clock.clone())?))
+    Ok(Some(Tracing::start(settings, resource, keys, clock.clone())?))
 }
 
 /// Opens the store that `config` names. The embedded store decides by `counting`. The node starts
@@ -355,6 +374,15 @@ async fn sweep(engine: &Arc<Engine>) {
         if tokio::task::spawn_blocking(move || engine.sweep()).await.is_err() {
             tracing::error!("a sweep of the store panicked");
         }
+    }
+}
+
+/// Sends the metrics to a collector, if there is one. Never returns.
+async fn export(exporter: Option<&Exporter>, node: &Node) {
+    let node = node.clone();
+    match exporter {
+        Some(exporter) => exporter.run(move || readings(&node)).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -194,9 +194,10 @@ const CRATES: &[(&str, &[&str])] = &[
     // The configuration loads certificates; listeners and clients use them.
     ("rustls", &["config", "store", "notices", "reload", "serve", "cli"]),
     ("tokio_rustls", &["store", "serve", "cli"]),
-    // Envoy's messages, and their framing. A control plane sends the configuration as messages.
-    ("prost", &["config", "gateway", "serve"]),
-    ("tonic", &["gateway", "serve"]),
+    // Messages of Envoy and OTLP, and their framing. A control plane sends the configuration as
+    // messages.
+    ("prost", &["config", "telemetry", "gateway", "serve"]),
+    ("tonic", &["telemetry", "gateway", "serve"]),
     ("tonic_prost", &["gateway", "serve"]),
     ("clap", &["cli", "main"]),
     // One module knows how metrics and traces leave the process.
@@ -204,6 +205,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("opentelemetry", &["telemetry"]),
     ("opentelemetry_sdk", &["telemetry"]),
     ("opentelemetry_otlp", &["telemetry"]),
+    ("opentelemetry_proto", &["telemetry"]),
 ];
 
 /// All that `limit` may import: values and arithmetic, no I/O and no clock. It only parses

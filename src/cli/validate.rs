@@ -8,8 +8,7 @@ use super::{load, print, say};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The configuration to read; `-` is standard input. TOLLGATE_LISTEN, TOLLGATE_ADMIN_LISTEN and
-    /// TOLLGATE_STORE beat it, as for `serve`; what the variables OTEL_* say of traces is read by
-    /// `serve` alone.
+    /// TOLLGATE_STORE beat it, as for `serve`; the variables OTEL_* are read by `serve` alone.
     file: PathBuf,
 }
 

@@ -8,15 +8,20 @@ use super::rights::Routed;
 use crate::limit::time::Micros;
 use crate::node::{Node, Present};
 use crate::telemetry::instrument::MICROS;
-use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, ReferenceMetrics, single, text};
+use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, Readings, ReferenceMetrics, single, text};
 
 pub(super) async fn metrics(Routed { node, rights, .. }: Routed) -> Result<Response, Problem> {
     rights.all_policies(&node)?;
     // Thousands of policies or open descriptors take tens of milliseconds, so a blocking thread
     // reads them.
     let load = node.load.clone();
-    let text = load.read(move || text(read(&node), reference(&node))).await?;
+    let text = load.read(move || text(readings(&node))).await?;
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
+}
+
+/// All metrics of the node, now.
+pub fn readings(node: &Node) -> Readings {
+    Readings::new(read(node), reference(node))
 }
 
 /// The metrics by the names of the reference, if the configuration wants them.

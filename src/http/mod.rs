@@ -56,6 +56,7 @@ mod problem;
 pub use calls::{GATE_PREFIX, Surface, description};
 pub use head::bearer;
 pub use live::publish;
+pub use metrics::readings;
 pub use service::{CheckService, trace_context};
 pub use shed::{refuse_answer, refuse_request};
 pub(crate) use spurious_wakes::suppress_spurious_wakes;

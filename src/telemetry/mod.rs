@@ -10,6 +10,8 @@ pub mod reference;
 
 pub mod metrics;
 
+pub mod otlp;
+
 pub mod traces;
 
 pub mod limiter;

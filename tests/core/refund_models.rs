@@ -53,7 +53,7 @@ struct Debt {
     number: Number,
     at: Micros,
     whole: u128,
-    /// What is unpaid.
+    /// The unpaid part.
     left: u128,
     /// The debt of the bucket right after the charge.
     after: u128,

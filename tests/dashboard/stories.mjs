@@ -77,6 +77,7 @@ async function ask(method, path, { token = settings.admin, body, url = settings.
 }
 
 const check = (policy, key, more = {}) => ask("POST", "/v1/check", { body: { policy, key, ...more } });
+const metrics = async () => (await fetch(`${settings.url}/metrics`, { headers: { authorization: `Bearer ${settings.admin}` } })).text();
 const usage = (policy, key) => ask("GET", `/v1/usage?${new URLSearchParams({ policy, key, cost: 1 })}`);
 
 async function deny(policy, key, more = {}) {
@@ -172,8 +173,26 @@ const stories = {
     await page.getByText("A check of cost 4 fits now.").waitFor();
     await page.getByLabel("Cost of the check").fill("5");
     await page.locator("#key-says").getByText("Denied").waitFor();
-    const metrics = await (await fetch(`${settings.url}/metrics`, { headers: { authorization: `Bearer ${settings.admin}` } })).text();
-    assert.match(metrics, /tollgate_denials_total\{policy="costly",quota="10m"\} 2\n/);
+    assert.match(await metrics(), /tollgate_denials_total\{policy="costly",quota="10m"\} 2\n/);
+  },
+
+  // An open page moves no count of checks: they are those of the callers.
+  async open_key(browser) {
+    const totals = async (name, labels) => [...(await metrics()).matchAll(new RegExp(`^${name}\\{${labels}.*\\} (\\d+)$`, "gm"))].reduce((sum, [, count]) => sum + Number(count), 0);
+    await deny("slow", "k");
+    const page = await open(browser, { token: settings.admin, hash: keyPath("slow", "k") });
+    await page.locator("#key-says").getByText("Denied by quota 10m").waitFor();
+    const [length, began] = [settings.seconds * 1000, Date.now()];
+    let [asked, denied] = [4, 1];
+    for (; Date.now() - began < length; asked += 1) {
+      if (!(await check("slow", "k")).allowed) denied += 1;
+      await new Promise((done) => setTimeout(done, 900));
+    }
+    const read = await totals("tollgate_operations_total", `policy="slow",operation="read"`);
+    const [checks, denials] = [await totals("tollgate_checks_total", ""), await totals("tollgate_denials_total", "")];
+    console.log(`${settings.seconds} s: ${asked} checks of the caller, ${denied} of them denied, ${read} readings of the page; counted ${checks} checks and ${denials} denials`);
+    assert.deepEqual([checks, denials], [asked, denied]);
+    assert.ok(read >= settings.seconds / 2, `the page has read ${read} times`);
   },
 
   // The holds of a key, with their callers; an operator ends one.

@@ -97,6 +97,15 @@ fn page_judges_a_key_by_the_cost_of_its_checks() {
     run("costly_key", &guarded.settings());
 }
 
+/// `OPEN_SECONDS` makes it longer.
+#[test]
+fn open_page_moves_no_count_of_checks() {
+    let guarded = Guarded::start("");
+    let mut settings = guarded.settings();
+    settings["seconds"] = std::env::var("OPEN_SECONDS").map_or(5, |seconds| seconds.parse().unwrap()).into();
+    run("open_key", &settings);
+}
+
 #[test]
 fn page_shows_who_holds_the_places_and_ends_one() {
     // A late answer would count its hold at the node alone.

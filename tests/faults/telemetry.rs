@@ -43,6 +43,26 @@ fn silent_otlp_endpoint_is_logged_once() {
 }
 
 #[test]
+fn refusing_endpoint_of_metrics_is_logged_once() {
+    for protocol in ["grpc", "http/protobuf"] {
+        let log = NamedTempFile::new().unwrap();
+        let mut program = Command::new(TOLLGATE);
+        program.env("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", format!("http://127.0.0.1:{}", free_port()));
+        program.env("OTEL_EXPORTER_OTLP_PROTOCOL", protocol).env("OTEL_METRIC_EXPORT_INTERVAL", "100");
+        let mut node = logging(program, &log, &[]);
+        let is_complaint = |line: &&Value| line.to_string().contains("metrics cannot be delivered");
+        let complaints = || lines(&log).iter().filter(is_complaint).count();
+        wait_until("it has failed", || complaints() > 0);
+        // Ten more failures.
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(node.post("/v1/check", &json!({"key": "k"})).json()["source"], "store");
+        node.terminate();
+        assert_eq!(node.ended().code(), Some(0));
+        assert_eq!(complaints(), 1, "{protocol}");
+    }
+}
+
+#[test]
 fn spans_dropped_for_a_slow_otlp_endpoint_are_logged_once_and_counted() {
     let slow = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", slow.local_addr().unwrap());

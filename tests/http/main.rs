@@ -22,6 +22,7 @@ mod live_streams;
 mod log_reader;
 mod notices;
 mod optional_members;
+mod otlp_metrics;
 mod overrides;
 mod rejected_calls;
 mod reload;

@@ -1,14 +1,21 @@
-//! A trace collector: OTLP over gRPC and over HTTP.
+//! A collector of traces and metrics: OTLP over gRPC and over HTTP.
 
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::Bytes;
+use axum::http::HeaderMap;
 use axum::routing::post;
+use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
+    MetricsService, MetricsServiceServer,
+};
+use opentelemetry_proto::tonic::collector::metrics::v1::{ExportMetricsServiceRequest, ExportMetricsServiceResponse};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{TraceService, TraceServiceServer};
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
+use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::metrics::v1::ResourceMetrics;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 
@@ -19,11 +26,16 @@ pub(crate) struct Collector {
     /// `http://127.0.0.1:port`, for both protocols.
     pub(crate) endpoint: String,
     spans: Spans,
+    metrics: Metrics,
     _runtime: tokio::runtime::Runtime,
 }
 
 #[derive(Clone, Default)]
 struct Spans(Arc<Mutex<Vec<Received>>>);
+
+/// The messages, each with its header `authorization`.
+#[derive(Clone, Default)]
+struct Metrics(Arc<Mutex<Vec<(String, ResourceMetrics)>>>);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
@@ -41,17 +53,30 @@ impl Collector {
         let spans = Spans::default();
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
-        let grpc = tonic::service::Routes::new(TraceServiceServer::new(spans.clone())).into_axum_router();
+        let metrics = Metrics::default();
+        let grpc = tonic::service::Routes::new(TraceServiceServer::new(spans.clone()))
+            .add_service(MetricsServiceServer::new(metrics.clone()))
+            .into_axum_router();
         let taken = spans.clone();
         let http = async move |body: Bytes| taken.take(ExportTraceServiceRequest::decode(body).unwrap());
-        let routes = Router::new().route("/v1/traces", post(http)).merge(grpc);
+        let counted = metrics.clone();
+        let measured = async move |headers: HeaderMap, body: Bytes| {
+            let authorization = headers.get("authorization").and_then(|value| value.to_str().ok());
+            counted.take(authorization, ExportMetricsServiceRequest::decode(body).unwrap());
+        };
+        let routes = Router::new().route("/v1/traces", post(http)).route("/v1/metrics", post(measured)).merge(grpc);
         runtime.spawn(async { axum::serve(listener, routes).await });
-        Self { endpoint, spans, _runtime: runtime }
+        Self { endpoint, spans, metrics, _runtime: runtime }
     }
 
     /// Tollgate that exports its traces here, with a short delay.
     pub(crate) fn tollgate(&self, variables: &[(&str, &str)]) -> Command {
         tracing_to(&self.endpoint, variables)
+    }
+
+    /// The last message of metrics, and the header `authorization` that came with it.
+    pub(crate) fn metrics(&self) -> Option<(String, ResourceMetrics)> {
+        self.metrics.0.lock().unwrap().last().cloned()
     }
 
     pub(crate) fn wait(&self, what: &str, wanted: impl Fn(&Spanned) -> bool) -> Spanned {
@@ -89,13 +114,7 @@ impl Spans {
     fn take(&self, request: ExportTraceServiceRequest) {
         for resource in request.resource_spans {
             let attributes = resource.resource.map(|resource| resource.attributes).unwrap_or_default();
-            let of = |name: &str| {
-                let attribute = attributes.iter().find(|attribute| attribute.key == name);
-                attribute
-                    .and_then(|name| name.value.as_ref())
-                    .map(|value| text(value.value.as_ref()))
-                    .unwrap_or_default()
-            };
+            let of = |name: &str| attribute_of(&attributes, name);
             let (service, instance) = (of("service.name"), of("service.instance.id"));
             for scope in resource.scope_spans {
                 let version = scope.scope.map(|scope| scope.version).unwrap_or_default();
@@ -108,6 +127,29 @@ impl Spans {
                 self.0.lock().unwrap().extend(scope.spans.into_iter().map(received));
             }
         }
+    }
+}
+
+impl Metrics {
+    fn take(&self, authorization: Option<&str>, request: ExportMetricsServiceRequest) {
+        let authorization = authorization.unwrap_or_default();
+        self.0
+            .lock()
+            .unwrap()
+            .extend(request.resource_metrics.into_iter().map(|one| (authorization.to_owned(), one)));
+    }
+}
+
+#[tonic::async_trait]
+impl MetricsService for Metrics {
+    async fn export(
+        &self,
+        request: tonic::Request<ExportMetricsServiceRequest>,
+    ) -> Result<tonic::Response<ExportMetricsServiceResponse>, tonic::Status> {
+        let metadata = request.metadata().clone();
+        let authorization = metadata.get("authorization").and_then(|value| value.to_str().ok());
+        self.take(authorization, request.into_inner());
+        Ok(tonic::Response::new(ExportMetricsServiceResponse::default()))
     }
 }
 
@@ -152,7 +194,12 @@ impl Spanned {
 
 /// An attribute as text; empty when absent.
 pub(crate) fn attribute(span: &Span, key: &str) -> String {
-    let found = span.attributes.iter().find(|attribute| attribute.key == key);
+    attribute_of(&span.attributes, key)
+}
+
+/// The same of a resource or a series.
+pub(crate) fn attribute_of(attributes: &[KeyValue], key: &str) -> String {
+    let found = attributes.iter().find(|attribute| attribute.key == key);
     text(found.and_then(|found| found.value.as_ref()).and_then(|value| value.value.as_ref()))
 }
 

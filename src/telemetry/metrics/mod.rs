@@ -1,13 +1,16 @@
 //! The metrics of a node, as a table.
 //!
-//! Each request fills [`Metrics`] from the live objects, so a removed shard or policy has no
-//! series. The comment of a field is the metric's help text.
+//! Each reading fills [`Metrics`] from the live objects, so a removed shard or policy has no
+//! series. The comment of a field is the metric's help text. `text.rs` writes the tables for
+//! Prometheus, and `message.rs` for a collector by OTLP.
 
 use std::fmt;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
+
+use super::log_queue::LOG;
 
 macro_rules! metrics {
     (
@@ -26,17 +29,31 @@ macro_rules! metrics {
                 Ok(())
             }
         }
+
+        impl $name {
+            /// The metrics with a series, as they are sent by OTLP.
+            pub(super) fn messages(&self, times: Times) -> impl Iterator<Item = Metric> {
+                [$(metric(&self.$field, $full, concat!($($help),+).trim(), times)),*].into_iter().flatten()
+            }
+        }
     };
 }
 
 mod text;
 
+mod message;
+
+mod export;
+
 mod process;
 
 mod reference;
 
+use message::{Data, Metric, Number, Times, metric};
+
+pub use export::Exporter;
 pub use reference::ReferenceMetrics;
-pub use text::{CONTENT_TYPE, revision, text};
+pub use text::{CONTENT_TYPE, text};
 
 metrics! {
     /// All metrics of `GET /metrics`, by their names. Spans are in seconds.
@@ -148,6 +165,32 @@ metrics! {
     }
 }
 
+/// The tables of a node at an instant.
+#[derive(Debug)]
+pub struct Readings {
+    metrics: Metrics,
+    reference: Option<ReferenceMetrics>,
+}
+
+impl Readings {
+    /// Adds the metrics of the program and its process.
+    pub fn new(mut metrics: Metrics, reference: Option<ReferenceMetrics>) -> Self {
+        metrics.build_info = vec![(build_labels(), 1.0)];
+        metrics.log_lines_dropped = single(LOG.dropped());
+        process::read(&mut metrics);
+        Self { metrics, reference }
+    }
+}
+
+/// The revision of the source. A build from a repository passes it to the compiler.
+pub fn revision() -> &'static str {
+    option_env!("TOLLGATE_REVISION").filter(|revision| !revision.is_empty()).unwrap_or("unknown")
+}
+
+fn build_labels() -> Labels {
+    vec![("version", env!("CARGO_PKG_VERSION").into()), ("revision", revision().into())]
+}
+
 /// The series of a metric.
 pub type Family<V> = Vec<(Labels, V)>;
 
@@ -169,7 +212,7 @@ fn encode<V: Value>(family: &Family<V>, encoder: &mut DescriptorEncoder<'_>, nam
 }
 
 /// The value of a series.
-pub trait Value {
+pub trait Value: Sized {
     /// The type that the text declares.
     const TYPE: MetricType;
 
@@ -178,6 +221,9 @@ pub trait Value {
     /// # Errors
     /// The value cannot be written.
     fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result;
+
+    /// The series of a metric, as they are sent by OTLP.
+    fn data(family: &Family<Self>, times: Times) -> Data;
 }
 
 /// A counter.
@@ -187,6 +233,10 @@ impl Value for u64 {
     fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         encoder.encode_counter::<NoLabelSet, _, f64>(self, None)
     }
+
+    fn data(family: &Family<Self>, times: Times) -> Data {
+        message::counter(family, times, |value| message::whole(*value))
+    }
 }
 
 /// A gauge.
@@ -195,6 +245,10 @@ impl Value for f64 {
 
     fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         encoder.encode_gauge(self)
+    }
+
+    fn data(family: &Family<Self>, times: Times) -> Data {
+        message::gauge(family, times)
     }
 }
 
@@ -207,6 +261,10 @@ impl Value for Seconds {
 
     fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         encoder.encode_counter::<NoLabelSet, _, f64>(&self.0, None)
+    }
+
+    fn data(family: &Family<Self>, times: Times) -> Data {
+        message::counter(family, times, |Self(value)| Number::AsDouble(*value))
     }
 }
 
@@ -225,5 +283,9 @@ impl Value for Distribution {
     fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         let count = self.buckets.iter().map(|(_, count)| count).sum();
         encoder.encode_histogram::<NoLabelSet>(self.sum, count, &self.buckets, None)
+    }
+
+    fn data(family: &Family<Self>, times: Times) -> Data {
+        message::histogram(family, times)
     }
 }

@@ -6,6 +6,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 
+use super::message::{self, Data, Metric, Times, metric};
 use super::{Distribution, Family, Labels, Value, encode};
 use crate::telemetry::instrument::{Count, MICROS};
 use crate::telemetry::reference::{ReferenceCounts, RuleCounts};
@@ -51,6 +52,10 @@ impl Value for Whole {
 
     fn encode(&self, encoder: &mut MetricEncoder<'_>) -> fmt::Result {
         encoder.encode_gauge(&self.0)
+    }
+
+    fn data(family: &Family<Self>, times: Times) -> Data {
+        message::counter(family, times, |Self(value)| message::whole(*value))
     }
 }
 

@@ -8,17 +8,14 @@ use std::borrow::Cow;
 
 use prometheus_client::registry::Registry;
 
-use super::{Labels, Metrics, ReferenceMetrics, process, single};
-use crate::telemetry::log_queue::LOG;
+use super::Readings;
 
 /// The content type of `GET /metrics`.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// All metrics, with those of the program and its process, one series per line.
-pub fn text(mut metrics: Metrics, reference: Option<ReferenceMetrics>) -> String {
-    metrics.build_info = vec![(build_labels(), 1.0)];
-    metrics.log_lines_dropped = single(LOG.dropped());
-    process::read(&mut metrics);
+/// All metrics, one series per line.
+pub fn text(readings: Readings) -> String {
+    let Readings { metrics, reference } = readings;
     let mut registry = Registry::default();
     registry.register_collector(Box::new(metrics));
     if let Some(reference) = reference {
@@ -28,15 +25,6 @@ pub fn text(mut metrics: Metrics, reference: Option<ReferenceMetrics>) -> String
     // Writing into a string does not fail.
     let _ = prometheus_client::encoding::text::encode(&mut written, &registry);
     classic(&written)
-}
-
-/// The revision of the source. A build from a repository passes it to the compiler.
-pub fn revision() -> &'static str {
-    option_env!("TOLLGATE_REVISION").filter(|revision| !revision.is_empty()).unwrap_or("unknown")
-}
-
-fn build_labels() -> Labels {
-    vec![("version", env!("CARGO_PKG_VERSION").into()), ("revision", revision().into())]
 }
 
 fn classic(written: &str) -> String {

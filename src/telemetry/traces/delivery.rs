@@ -6,7 +6,6 @@
 //! reports it once, and reports its return once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use opentelemetry_otlp::{SpanExporter as Otlp, WithExportConfig};
@@ -15,28 +14,20 @@ use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanData, SpanExporter};
 use tokio::runtime::Handle;
 
-use super::settings::{InvalidVariable, Protocol, Settings};
+use crate::telemetry::otlp::{Deliveries, Endpoint, InvalidVariable, Protocol};
 
-/// A processor that delivers to the endpoint of `settings`.
+/// A processor that delivers to `endpoint`.
 ///
 /// # Errors
 /// The endpoint is not an address.
-pub(super) fn processor(settings: &Settings) -> Result<BatchSpanProcessor, InvalidVariable> {
-    let exporter = match settings.protocol {
+pub(super) fn processor(endpoint: &Endpoint) -> Result<BatchSpanProcessor, InvalidVariable> {
+    let exporter = match endpoint.protocol {
         Protocol::Grpc => Otlp::builder().with_tonic().build(),
         Protocol::Http => Otlp::builder().with_http().with_protocol(opentelemetry_otlp::Protocol::HttpBinary).build(),
     };
-    let wrong = |error: opentelemetry_otlp::ExporterBuildError| InvalidVariable {
-        variable: settings.endpoint_variable,
-        wrong: error.to_string(),
-    };
-    let exporter = Arc::new(exporter.map_err(wrong)?);
-    let delivery = Delivery {
-        exporter,
-        runtime: Handle::current(),
-        endpoint: settings.endpoint.clone(),
-        failing: AtomicBool::new(false),
-    };
+    let exporter = exporter.map_err(|error| InvalidVariable::new(endpoint.variable, error.to_string()))?;
+    let deliveries = Deliveries::new("traces", endpoint);
+    let delivery = Delivery { exporter: Arc::new(exporter), runtime: Handle::current(), deliveries };
     Ok(BatchSpanProcessor::builder(delivery).build())
 }
 
@@ -45,8 +36,7 @@ pub(super) fn processor(settings: &Settings) -> Result<BatchSpanProcessor, Inval
 struct Delivery {
     exporter: Arc<Otlp>,
     runtime: Handle,
-    endpoint: String,
-    failing: AtomicBool,
+    deliveries: Deliveries,
 }
 
 impl SpanExporter for Delivery {
@@ -57,15 +47,7 @@ impl SpanExporter for Delivery {
             let ended = "the node ended before it was answered".to_owned();
             Err(OTelSdkError::InternalFailure(if error.is_cancelled() { ended } else { error.to_string() }))
         });
-        let failed = exported.is_err();
-        match (&exported, self.failing.swap(failed, Ordering::Relaxed)) {
-            (Err(error), false) => tracing::warn!(
-                endpoint = self.endpoint, %error,
-                "traces cannot be delivered and are dropped until they can; checks are answered as ever"
-            ),
-            (Ok(()), true) => tracing::info!(endpoint = self.endpoint, "traces are delivered again"),
-            _ => {}
-        }
+        self.deliveries.ended(exported);
         // The SDK would log every failure.
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::env::VarError;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
-use super::InvalidVariable;
+use crate::telemetry::otlp::InvalidVariable;
 
 /// The secret of the hashes. Nodes with the same secret write the same hash for a key. Without one,
 /// each node has its own.
@@ -28,9 +28,7 @@ impl KeyNames {
     pub fn from_environment(in_clear: bool) -> Result<Self, InvalidVariable> {
         match std::env::var(SECRET) {
             Ok(secret) if !secret.is_empty() => Ok(Self::new(Some(&secret), in_clear)),
-            Err(VarError::NotUnicode(_)) => {
-                Err(InvalidVariable { variable: SECRET, wrong: "must be UTF-8".to_owned() })
-            }
+            Err(VarError::NotUnicode(_)) => Err(InvalidVariable::new(SECRET, "must be UTF-8")),
             Ok(_) | Err(VarError::NotPresent) => Ok(Self::new(None, in_clear)),
         }
     }
@@ -67,7 +65,7 @@ impl fmt::Debug for KeyNames {
 }
 
 /// A secret from the system's randomness, by way of the seeds of the standard library's maps.
-pub(super) fn random() -> [u8; 32] {
+pub(in crate::telemetry) fn random() -> [u8; 32] {
     let mut secret = [0; 32];
     for part in secret.chunks_exact_mut(8) {
         part.copy_from_slice(&RandomState::new().hash_one(0).to_le_bytes());

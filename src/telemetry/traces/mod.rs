@@ -18,8 +18,10 @@ use std::time::Duration;
 
 use opentelemetry::InstrumentationScope;
 use opentelemetry::trace::TracerProvider;
+use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
+use super::otlp::InvalidVariable;
 use crate::clock::Clock;
 
 mod settings;
@@ -42,10 +44,11 @@ mod store;
 
 pub use check_result::{Answered, answered};
 pub use key_names::KeyNames;
+pub(super) use key_names::random;
 pub use part::{Part, carried, is_recorded, part, trace_id};
 pub use request::{Incoming, Protocol, Request, called_by};
 pub use root::AnswerStatus;
-pub use settings::{InvalidVariable, Settings};
+pub use settings::Settings;
 pub use store::{SentCall, StoreSpan, WaitingSpan, called};
 
 /// Longest time to deliver the last spans at the end.
@@ -67,17 +70,23 @@ pub struct Tracing {
 }
 
 impl Tracing {
-    /// Starts delivery by `settings`, with `keys` as the names of keys. Needs a tokio runtime.
+    /// Starts delivery by `settings` as `resource`, with `keys` as the names of keys. Needs a tokio
+    /// runtime.
     ///
     /// # Errors
     /// The endpoint is not an address.
-    pub fn start(settings: Settings, keys: Arc<KeyNames>, clock: Clock) -> Result<Arc<Self>, InvalidVariable> {
+    pub fn start(
+        settings: Settings,
+        resource: Resource,
+        keys: Arc<KeyNames>,
+        clock: Clock,
+    ) -> Result<Arc<Self>, InvalidVariable> {
         let (follows_parents, roots) = (settings.follows_parents, settings.roots);
         let keep_denials = settings.keep_denials;
-        let processor = delivery::processor(&settings)?;
+        let processor = delivery::processor(&settings.endpoint)?;
         let provider = SdkTracerProvider::builder()
             .with_sampler(sampling::Sampling(settings.sampler))
-            .with_resource(settings.resource)
+            .with_resource(resource)
             .with_span_processor(processor)
             .build();
         let scope = InstrumentationScope::builder("tollgate").with_version(env!("CARGO_PKG_VERSION")).build();
