@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
@@ -41,6 +42,33 @@ func check(b *testing.B, client *tollgate.Client) {
 	if err != nil || !answer.Allowed {
 		b.Error(answer, err)
 	}
+}
+
+// It also has the time of the purchases and settles.
+func BenchmarkLease(b *testing.B) {
+	node := testnode.Start(b, "go/testdata/callers.yaml")
+	client, err := tollgate.New(tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, key := b.Context(), tollgate.Check{Policy: "endless", Key: "203.0.113.7"}
+	var took []time.Duration
+	b.ReportAllocs()
+	for b.Loop() {
+		began := time.Now()
+		answer, err := client.Check(ctx, key)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if answer.Source == tollgate.SourceLease {
+			took = append(took, time.Since(began))
+		}
+	}
+	slices.Sort(took)
+	if len(took) > 0 {
+		b.ReportMetric(float64(took[len(took)/2].Nanoseconds()), "median-ns")
+	}
+	b.ReportMetric(float64(len(took))/float64(b.N), "leased/op")
 }
 
 // The second row is the cost of a denial that the client remembers, the first one that of a handler

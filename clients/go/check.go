@@ -47,6 +47,8 @@ type Check struct {
 	Over Over `json:"over,omitempty"`
 	// Once makes a random ID for the retries of the client, so that none of them charges twice.
 	Once bool `json:"-"`
+	// refundable says that a refund by the ID may follow, so that a node must decide.
+	refundable bool
 }
 
 // Cost returns a pointer to n, for [Check.Cost].
@@ -75,6 +77,16 @@ func (c *Check) units() int64 {
 		return 1
 	}
 	return *c.Cost
+}
+
+// hasOwnID reports whether the ID is one of the caller.
+func (c *Check) hasOwnID() bool { return c.ID != "" && !c.Once }
+
+// leasable reports whether a lease may pay it. A node decides a check with a record, a cause or quotas
+// of its own.
+func (c *Check) leasable() bool {
+	plain := !c.hasOwnID() && !c.refundable && c.Meta == "" && c.Plan == "" && len(c.Quotas) == 0
+	return plain && c.units() > 0 && !c.Look && c.WaitMS <= 0 && (c.Over == "" || c.Over == Deny)
 }
 
 // identify makes the id of a check that asks for one. An ID of the caller replaces it.

@@ -24,6 +24,7 @@ type Client struct {
 	retry     bool
 	coalescer *coalescer
 	denials   *denials
+	lessee    *lessee
 	warnings  warnings
 	pending   sync.WaitGroup
 }
@@ -43,6 +44,9 @@ func New(options Options) (*Client, error) {
 	if life := cmp.Or(options.DenialCache, DefaultDenialCache); life > 0 {
 		client.denials = newDenials(life)
 	}
+	if !options.NoLease {
+		client.lessee = newLessee(client)
+	}
 	if !options.NoCoalesce {
 		client.coalescer = &coalescer{client: client}
 	}
@@ -56,9 +60,21 @@ func (c *Client) Check(ctx context.Context, check Check) (*Answer, error) {
 }
 
 func (c *Client) decide(ctx context.Context, check Check) (*Answer, error) {
-	if denied := c.denials.fresh(&check); denied != nil {
-		return denied, nil
+	if answer := c.known(&check); answer != nil {
+		return answer, nil
 	}
+	return c.askTogether(ctx, check)
+}
+
+// known decides a check without a call, by a denial or a lease. It returns nil if a node must decide.
+func (c *Client) known(check *Check) *Answer {
+	if denied := c.denials.fresh(check); denied != nil {
+		return denied
+	}
+	return c.lessee.pay(check)
+}
+
+func (c *Client) askTogether(ctx context.Context, check Check) (*Answer, error) {
 	if c.coalescer != nil {
 		return c.coalescer.check(ctx, check)
 	}
@@ -69,6 +85,9 @@ func (c *Client) decide(ctx context.Context, check Check) (*Answer, error) {
 func (c *Client) ask(ctx context.Context, check *Check) (*Answer, error) {
 	sent := time.Now()
 	answer, err := send[Answer](ctx, c, c.post("/v1/check", check, check))
+	if err == nil {
+		c.lessee.learn(check, answer)
+	}
 	return c.denials.settle(check, sent, answer, err)
 }
 
@@ -79,8 +98,8 @@ func (c *Client) CheckBatch(ctx context.Context, checks []Check) ([]BatchResult,
 	var places []int
 	for i, check := range checks {
 		check.identify(c.deadline)
-		if denied := c.denials.fresh(&check); denied != nil {
-			results[i].Answer = *denied
+		if answer := c.known(&check); answer != nil {
+			results[i].Answer = *answer
 			continue
 		}
 		asked, places = append(asked, &check), append(places, i)
@@ -117,6 +136,8 @@ func (c *Client) askBatch(ctx context.Context, checks []*Check) ([]*BatchResult,
 			answer = &reply.Results[i].Answer
 			if problem := reply.Results[i].Error; problem != nil {
 				c.warnings.problem(problem)
+			} else {
+				c.lessee.learn(check, answer)
 			}
 		}
 		if known, _ := c.denials.settle(check, sent, answer, err); err != nil && known != nil {
@@ -151,6 +172,7 @@ func (c *Client) Acquire(ctx context.Context, check Check, wait time.Duration) (
 	}
 	check.Once, check.WaitMS = true, wait.Milliseconds()
 	check.identify(c.deadline)
+	check.Once = false // a refund by this id may follow
 	// Only the end of the check tells what a refund finds. It ends within the deadline.
 	rest := context.WithoutCancel(ctx)
 	answer, err := c.decide(rest, check)
@@ -199,16 +221,17 @@ func (c *Client) Usage(ctx context.Context, check Check) (*Usage, error) {
 	})
 }
 
-// Close waits for charges and refunds that middlewares made after their responses. Then it closes all
-// idle connections. The context bounds the wait. Call it after the server ended.
+// Close returns all leases. It waits for these calls, and for charges and refunds that middlewares made
+// after their responses. Then it closes all idle connections. The context bounds the wait. Call it after the server ended.
 func (c *Client) Close(ctx context.Context) error {
+	c.lessee.close()
 	done := make(chan struct{})
 	go func() { c.pending.Wait(); close(done) }()
 	var err error
 	select {
 	case <-done:
 	case <-ctx.Done():
-		err = fmt.Errorf("tollgate: charges after responses are pending: %w", ctx.Err())
+		err = fmt.Errorf("tollgate: settles of leases or charges after responses are pending: %w", ctx.Err())
 	}
 	for _, node := range c.nodes {
 		node.link.closeIdle()

@@ -136,15 +136,15 @@ func (c *coalescer) sendEach(ctx context.Context, batch []*waiter) {
 	calls.Wait()
 }
 
-// open drops the checks that no caller waits for any more, so that they are not charged. It denies
-// those whose denial became known meanwhile.
+// open drops the checks that no caller waits for any more, so that they are not charged. It decides
+// those whose denial became known meanwhile, or that a lease pays now.
 func (c *coalescer) open(batch []*waiter) []*waiter {
 	kept := batch[:0]
 	for _, waiter := range batch {
 		if waiter.ctx.Err() != nil {
 			continue
 		}
-		if waiter.answer = c.client.denials.fresh(&waiter.check); waiter.answer != nil {
+		if waiter.answer = c.client.known(&waiter.check); waiter.answer != nil {
 			close(waiter.done)
 			continue
 		}

@@ -10,7 +10,8 @@ const (
 	SourcePrefilter Source = "prefilter"
 	SourceFallback  Source = "fallback"
 	SourceList      Source = "list"
-	SourceLease     Source = "lease"
+	// SourceLease is units that the node or the client bought before.
+	SourceLease Source = "lease"
 	// SourceClient is a denial that the client remembers.
 	SourceClient Source = "client"
 )
@@ -58,6 +59,8 @@ type Decision struct {
 	Replayed bool `json:"replayed,omitempty"`
 	// Hold is the hold that the check opened, or that its id opened before.
 	Hold *HoldState `json:"hold,omitempty"`
+	// LeaseSpanMS is how long units that a caller buys may be spent. It is 0 if the key sells none.
+	LeaseSpanMS int64 `json:"lease_span_ms,omitempty"`
 }
 
 // HoldState is the hold of an id.

@@ -43,11 +43,15 @@ func newDenials(life time.Duration) *denials {
 
 // fresh denies the check if the client knows the answer. It returns nil if a node must decide.
 func (d *denials) fresh(check *Check) *Answer {
-	now := time.Now()
-	if denial := d.find(check); denial != nil && now.Sub(denial.sent) < d.life {
-		return denial.answerAt(now, check)
+	denial := d.find(check)
+	if denial == nil {
+		return nil
 	}
-	return nil
+	now := time.Now()
+	if now.Sub(denial.sent) >= d.life {
+		return nil
+	}
+	return denial.answerAt(now, check)
 }
 
 // settle learns from the answer to a check. It denies a check without an answer if an older denial
@@ -122,8 +126,7 @@ func (d *denials) learn(check *Check, sent time.Time, answer *Answer) {
 
 // keyOf returns false for checks that only a node decides.
 func (d *denials) keyOf(check *Check) (denialKey, bool) {
-	own := check.ID != "" && !check.Once
-	if d == nil || own || check.Over == Drain || check.WaitMS > 0 || check.units() == 0 {
+	if d == nil || check.hasOwnID() || check.Over == Drain || check.WaitMS > 0 || check.units() == 0 {
 		return denialKey{}, false
 	}
 	key := denialKey{policy: named(check.Policy), key: check.Key, plan: check.Plan}

@@ -10,5 +10,7 @@
 // the call, or an [Unavailable] error. A denial is a decision, not an error.
 //
 // The client repeats a check once after a broken connection. [Check.Once] keeps such a retry from
-// charging twice. Concurrent checks share one call, and a denial that is final needs none.
+// charging twice. Concurrent checks share one call, and a denial that is final needs none. Checks of
+// busy keys need none either if the policy sells leases: the client buys units, and spends them. So
+// call [Client.Close] at the end of the program, which returns the rest.
 package tollgate

@@ -111,10 +111,10 @@ func (c *Client) serve(limit *Limit, w http.ResponseWriter, r *http.Request, nex
 		c.serveHeld(limit, w, r, next, check)
 		return
 	}
-	answer := c.denials.fresh(&check)
+	answer := c.known(&check)
 	if answer == nil {
 		var err error
-		if answer, err = c.decide(traced(r), check); err != nil && limit.failed(w, r, err) {
+		if answer, err = c.askTogether(traced(r), check); err != nil && limit.failed(w, r, err) {
 			return
 		}
 	}
@@ -184,7 +184,7 @@ func (l *Limit) check(c *Client, r *http.Request) Check {
 		check.Look, check.Cost = true, nil // a cost of 0 is never denied
 	}
 	if l.Refund != nil {
-		check.Once, check.IDTTLMS = true, refundTTLMS
+		check.Once, check.IDTTLMS, check.refundable = true, refundTTLMS, true
 	}
 	check.identify(c.deadline)
 	return check

@@ -41,6 +41,10 @@ type Options struct {
 	NoRetry bool
 	// NoCoalesce sends each check as a call of its own.
 	NoCoalesce bool
+	// NoLease turns off leases. With them the client buys units of busy keys, and decides their checks
+	// without a call, under policies whose `lease` has `callers`. Blocks, resets and lower limits then
+	// reach the client when a lease ends, at the latest.
+	NoLease bool
 	// DenialCache is the time for which the client repeats a denial of the pre-filter without a call.
 	// The default is [DefaultDenialCache]; a negative one turns it off.
 	DenialCache time.Duration
