@@ -158,7 +158,7 @@ impl Check {
     pub(crate) fn is_leasable(&self) -> bool {
         let is_plain = self.id.is_none() || self.is_retry_safe();
         let has_own = self.meta.is_some() || self.plan.is_some() || !self.quotas.is_empty();
-        self.charges() && is_plain && !has_own && self.over != Some(Over::Drain)
+        self.charges() && is_plain && !has_own && self.wait_ms.is_none() && self.over != Some(Over::Drain)
     }
 
     /// Its policy and its key.

@@ -215,6 +215,7 @@ fn decision(check: &Check, Paid { answer, left, age }: Paid) -> Decision {
         replayed: false,
         refunded: false,
         hold: None,
+        start_in_ms: None,
         lease_span_ms: None,
     }
 }
