@@ -90,12 +90,18 @@ fn pace_delays_an_answer_until_its_start_and_denies_longer_waits() {
 }
 
 #[test]
-fn caller_that_resets_its_question_gives_its_place_back() {
+fn caller_that_leaves_the_line_gives_its_place_back() {
+    for protocol in ["--http2-prior-knowledge", "--http1.1"] {
+        leaves_the_line(protocol);
+    }
+}
+
+fn leaves_the_line(protocol: &str) {
     let node = node_with(BUCKETS);
     assert_eq!(ask(&node, "GET", "/v1/gate/edge", &[]).status, 200);
     let wait = || http::get(&node.address, "/v1/usage?policy=slow&key=all&cost=1").json()["retry_after_ms"].as_u64();
     let url = format!("{}/v1/gate/edge", node.url());
-    let mut caller = Command::new("curl").args(["-s", "--http2-prior-knowledge", &url]).spawn().expect("curl");
+    let mut caller = Command::new("curl").args(["-s", protocol, &url]).spawn().expect("curl");
     wait_until("the caller is in line", || wait() > Some(8000));
     caller.kill().unwrap();
     caller.wait().unwrap();
