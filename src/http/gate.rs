@@ -63,7 +63,7 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings:
     if let Some(rejected) = rejected {
         return refuse(&rejected);
     }
-    let decided = match decide(node, &checks, pace).await {
+    let decided = match decide(node, holdings, &checks, pace).await {
         Ok(decided) => decided,
         Err(error) => return Problem::no_gate_decision(error.as_ref()).into_response(),
     };
@@ -79,7 +79,12 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings:
 ///
 /// # Errors
 /// The first error, if the engine names one.
-async fn decide(node: &Node, checks: &[Check], pace: Duration) -> Result<MultiCheck, Option<CheckError>> {
+async fn decide(
+    node: &Node,
+    holdings: &Holdings,
+    checks: &[Check],
+    pace: Duration,
+) -> Result<MultiCheck, Option<CheckError>> {
     let engine = &node.engine;
     match checks {
         [] => Ok(MultiCheck { decisions: Vec::new() }),
@@ -87,7 +92,10 @@ async fn decide(node: &Node, checks: &[Check], pace: Duration) -> Result<MultiCh
         [check] => {
             let permit = (!pace.is_zero()).then(|| node.load.permit_pace()).flatten();
             let decision = match permit {
-                Some(_permit) => paced(engine, check, micros(pace)).await,
+                Some(_permit) => {
+                    let _in_line = holdings.wait_in_line();
+                    paced(engine, check, micros(pace)).await
+                }
                 None => engine.check(check).await,
             };
             let decision = decision.map_err(Some)?;

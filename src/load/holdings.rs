@@ -20,6 +20,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use scopeguard::guard;
+
 use super::Load;
 use crate::access::TokenHash;
 
@@ -112,6 +114,8 @@ pub struct Holdings {
     address: Option<(IpAddr, Arc<Pooled>)>,
     /// The caller has made a call by right. Read without the lock.
     has_rights: AtomicBool,
+    /// The caller waits in line over HTTP/1.
+    waits: AtomicBool,
     held: Mutex<Held>,
 }
 
@@ -127,12 +131,23 @@ impl Holdings {
     /// A new connection from this address.
     pub fn new(load: &Load, address: Option<IpAddr>) -> Arc<Self> {
         let address = address.map(network).map(|address| (address, load.addresses().join(address)));
-        Arc::new(Self { load: load.clone(), address, has_rights: AtomicBool::new(false), held: Mutex::default() })
+        let [has_rights, waits] = [(); 2].map(|()| AtomicBool::new(false));
+        Arc::new(Self { load: load.clone(), address, has_rights, waits, held: Mutex::default() })
     }
 
     /// The load of the node.
     pub fn load(&self) -> &Load {
         &self.load
+    }
+
+    /// Ends the connection if the caller closes its side, until the guard is dropped.
+    pub fn wait_in_line(&self) -> impl Drop + use<'_> {
+        self.waits.store(true, Ordering::Relaxed);
+        guard(&self.waits, |waits| waits.store(false, Ordering::Relaxed))
+    }
+
+    pub(super) fn waits_in_line(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
     }
 
     /// Notes that the caller may make a call that not everyone may make. `token` is evaluated once.
@@ -319,6 +334,15 @@ mod tests {
         let holdings = Holdings::new(load, Some(address.parse().unwrap()));
         holdings.note_rights(|| token);
         holdings
+    }
+
+    #[test]
+    fn a_thousand_requests_may_wait_in_line() {
+        let load = Load::default();
+        let waiting: Vec<_> = std::iter::from_fn(|| load.permit_pace()).collect();
+        assert_eq!(waiting.len(), 1000);
+        drop(waiting);
+        assert!(load.permit_pace().is_some());
     }
 
     /// Fills the budget by steps of 1 MiB, and returns the number of steps that fit.

@@ -50,6 +50,8 @@ pub(crate) struct TimedStream<S, G> {
     counted: Counted,
     /// The last bytes of HTTP/2 had no header fields.
     is_bulk: bool,
+    /// A byte that was read to see whether the caller has left.
+    ahead: Option<u8>,
 }
 
 /// The side that must act next.
@@ -125,6 +127,7 @@ impl<S, G: FnMut(&mut [u8]) -> usize> TimedStream<S, G> {
             head: 0,
             counted,
             is_bulk: false,
+            ahead: None,
         }
     }
 
@@ -234,6 +237,23 @@ impl<S, G: FnMut(&mut [u8]) -> usize> TimedStream<S, G> {
 }
 
 impl<S: AsyncRead + Unpin, G> TimedStream<S, G> {
+    /// Ready if the caller waits in line over HTTP/1, and has closed its side.
+    fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if self.state != State::Response || self.ahead.is_some() || !self.backlog.holdings().waits_in_line() {
+            return Poll::Pending;
+        }
+        let mut byte = [0];
+        let mut buffer = ReadBuf::new(&mut byte);
+        match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)) {
+            Ok(()) if buffer.filled().is_empty() => Poll::Ready(io::ErrorKind::ConnectionAborted.into()),
+            Ok(()) => {
+                self.ahead = Some(byte[0]);
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(error),
+        }
+    }
+
     /// Reads so much that the turn stays short. If it is full, more bytes wait, and so do other
     /// connections.
     fn poll_part(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
@@ -259,7 +279,10 @@ impl<S: AsyncRead + Unpin, G: FnMut(&mut [u8]) -> usize + Unpin> AsyncRead for T
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        let polled = if self.is_http2() && !self.is_bulk {
+        let polled = if let Some(byte) = self.ahead.take() {
+            buffer.put_slice(&[byte]);
+            Poll::Ready(Ok(()))
+        } else if self.is_http2() && !self.is_bulk {
             self.poll_part(cx, buffer)
         } else {
             Pin::new(&mut self.stream).poll_read(cx, buffer)
@@ -278,13 +301,16 @@ impl<S: AsyncRead + Unpin, G: FnMut(&mut [u8]) -> usize + Unpin> AsyncRead for T
     }
 }
 
-impl<S: AsyncWrite + Unpin, G: FnMut(&mut [u8]) -> usize + Unpin> AsyncWrite for TimedStream<S, G> {
+impl<S: AsyncRead + AsyncWrite + Unpin, G: FnMut(&mut [u8]) -> usize + Unpin> AsyncWrite for TimedStream<S, G> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.after_write(written, bytes.len(), cx)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let Poll::Ready(error) = self.poll_left(cx) {
+            return Poll::Ready(Err(error));
+        }
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         self.after_flush(flushed, cx)
     }
