@@ -4,7 +4,6 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark that cannot go on must stop")]
 
-use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::io::Write;
 use std::net::Ipv4Addr;
@@ -18,8 +17,9 @@ use tokio::runtime::Runtime;
 use tollgate::clock::Clock;
 use tollgate::config::{Policies, RedisConfig};
 use tollgate::engine::fallback::FallbackStore;
-use tollgate::engine::{Check, Door, Engine};
+use tollgate::engine::{Check, Door, Engine, HoldId};
 use tollgate::limit::decision::decide;
+use tollgate::limit::hold::{Hold, OnExpiry};
 use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::lease::Lease;
 use tollgate::limit::lists::{Line, Lists};
@@ -171,17 +171,21 @@ fn redis_store() -> Option<(Runtime, RedisStore)> {
     Some((runtime, store))
 }
 
+/// An engine with these policies, whose fallback has little room.
+fn engine(policies: impl IntoIterator<Item = Arc<Policy>>, store: Store) -> Arc<Engine> {
+    let by_name = policies.into_iter().map(|policy| (policy.name.clone(), policy)).collect();
+    let policies = Policies { by_name, version: String::new(), origin: "bench".into(), loaded_at: 0, placeless_plans: Vec::new() };
+    let prefilter = Prefilter::new(1000, Duration::from_secs(1), Arc::default());
+    let fallback = FallbackStore::new(MemoryStore::new(Clock::system(), 1000), NonZeroU64::MIN);
+    Engine::new(policies, prefilter, store, fallback, Clock::system())
+}
+
 /// Checks that leases in hand pay, from the map of the node's leases. A few of them buy.
 fn leases(c: &mut Criterion) {
     let Some((runtime, store)) = redis_store() else { return };
     let mut policy = Policy::clone(&policy(ONE));
     policy.options.lease = Some(Lease { span: 1_000_000, nodes: NonZeroU64::MIN, callers: None });
-    let by_name = BTreeMap::from([(policy.name.clone(), Arc::new(policy))]);
-    let policies =
-        Policies { by_name, version: String::new(), origin: "bench".into(), loaded_at: 0, placeless_plans: Vec::new() };
-    let prefilter = Prefilter::new(1000, Duration::from_secs(1), Arc::default());
-    let fallback = FallbackStore::new(MemoryStore::new(Clock::system(), 1000), NonZeroU64::MIN);
-    let engine = Engine::new(policies, prefilter, Store::Redis(store), fallback, Clock::system());
+    let engine = engine([Arc::new(policy)], Store::Redis(store));
     for keys in [1, 1000] {
         let checks: Vec<_> =
             (0..keys).map(|key| Check::new("bench".into(), format!("leased-{key}"), 1, Door::Http)).collect();
@@ -192,6 +196,41 @@ fn leases(c: &mut Criterion) {
                 engine.check(&checks[next])
             });
         });
+    }
+}
+
+/// Checks with a new id each, without a hold, and with one that a settle ends.
+fn holds(c: &mut Criterion) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = redis_store();
+    let redis = redis.map(|(runtime, store)| ("Redis", runtime, Store::Redis(store)));
+    let embedded = ("embedded store", runtime, Store::Memory(MemoryStore::new(Clock::system(), 2_000_000)));
+    for (name, runtime, store) in [embedded].into_iter().chain(redis) {
+        let mut held = Policy::clone(&policy(ONE));
+        let plain = Arc::new(Policy { name: "plain".into(), ..held.clone() });
+        held.options.hold =
+            Some(Hold { ttl: 60_000_000, in_flight: NonZeroU64::new(1000), on_expiry: OnExpiry::Charge });
+        let engine = engine([plain, Arc::new(held)], store);
+        let mut next = 0;
+        let mut row = |row: &str, policy: &'static str| {
+            c.bench_function(&format!("holds/{name}/{row}"), |b| {
+                b.to_async(&runtime).iter(|| {
+                    next += 1;
+                    let (engine, key, id) = (&engine, format!("user-{}", next % 1000), format!("{next}"));
+                    async move {
+                        let mut check = Check::new(policy.into(), key, 1, Door::Http);
+                        check.id = Some((&id).into());
+                        assert!(engine.check(&check).await.unwrap().allowed);
+                        if policy == "bench" {
+                            let hold = HoldId { policy: check.policy, key: check.key, id: id.into() };
+                            assert!(engine.settle(&hold, None, Door::Http).await.unwrap().settlement.is_some());
+                        }
+                    }
+                });
+            });
+        };
+        row("an id", "plain");
+        row("a hold and its settle", "bench");
     }
 }
 
@@ -213,18 +252,7 @@ fn overrides(c: &mut Criterion) {
     }
     file.flush().unwrap();
     let engine = |is_loaded: bool| {
-        let by_name = BTreeMap::from([("bench".to_owned(), policy(ONE))]);
-        let policies = Policies {
-            by_name,
-            version: String::new(),
-            origin: "bench".into(),
-            loaded_at: 0,
-            placeless_plans: Vec::new(),
-        };
-        let prefilter = Prefilter::new(1000, Duration::from_secs(1), Arc::default());
-        let store = || MemoryStore::new(Clock::system(), 2_000_000);
-        let fallback = FallbackStore::new(store(), NonZeroU64::MIN);
-        let engine = Engine::new(policies, prefilter, Store::Memory(store()), fallback, Clock::system());
+        let engine = engine([policy(ONE)], Store::Memory(MemoryStore::new(Clock::system(), 2_000_000)));
         if is_loaded {
             let (before, clock) = (resident(), Clock::system());
             let since = clock.now();
@@ -295,5 +323,5 @@ fn resident() -> usize {
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-criterion_group!(benches, footprint, core, memory, prefilter, lists, leases, overrides, redis);
+criterion_group!(benches, footprint, core, memory, prefilter, lists, leases, holds, overrides, redis);
 criterion_main!(benches);
