@@ -174,7 +174,8 @@ fn redis_store() -> Option<(Runtime, RedisStore)> {
 /// An engine with these policies, whose fallback has little room.
 fn engine(policies: impl IntoIterator<Item = Arc<Policy>>, store: Store) -> Arc<Engine> {
     let by_name = policies.into_iter().map(|policy| (policy.name.clone(), policy)).collect();
-    let policies = Policies { by_name, version: String::new(), origin: "bench".into(), loaded_at: 0, placeless_plans: Vec::new() };
+    let policies =
+        Policies { by_name, version: String::new(), origin: "bench".into(), loaded_at: 0, placeless_plans: Vec::new() };
     let prefilter = Prefilter::new(1000, Duration::from_secs(1), Arc::default());
     let fallback = FallbackStore::new(MemoryStore::new(Clock::system(), 1000), NonZeroU64::MIN);
     Engine::new(policies, prefilter, store, fallback, Clock::system())

@@ -338,9 +338,10 @@ mod tests {
     #[test]
     fn spans_are_named_by_method_and_path() {
         let names: Vec<&str> = CALLS.iter().filter_map(|call| call.span).collect();
-        let expected = ["POST /v1/check", "POST /v1/check/batch", "POST /v1/check/all", "POST /v1/refund"];
-        assert_eq!(names[..4], expected);
-        assert_eq!(names[4..], ["POST /v1/settle", "POST /v1/renew", "GET /v1/usage", "DELETE /v1/usage"]);
+        let expected =
+            ["POST /v1/check", "POST /v1/check/batch", "POST /v1/check/all", "POST /v1/refund", "POST /v1/lease"];
+        assert_eq!(names[..5], expected);
+        assert_eq!(names[5..], ["POST /v1/settle", "POST /v1/renew", "GET /v1/usage", "DELETE /v1/usage"]);
     }
 
     #[test]

@@ -119,12 +119,12 @@ fn explain_and_policies_show_a_lease_and_its_burst() {
         "policies:
   log: {algorithm: sliding-log, quotas: [5 per 1m], deny: {keys: [mallory]}, lease: {}}
   plain: {quotas: [5 per 1m]}
-  tokens: {algorithm: token-bucket, quotas: [{rate: 10 per 1s, burst: 20}], lease: {span: 150ms, nodes: 2}}",
+  tokens: {algorithm: token-bucket, quotas: [{rate: 10 per 1s, burst: 20}], lease: {span: 150ms, nodes: 2, callers: 16}}",
     );
     let (path, node) = (file.path().to_str().unwrap(), Node::with_config(&file));
     let (_, out, _) = explain(path, "tokens", "alice", &[]);
-    assert!(out.contains("10 per 1s, burst 18\nlease   span 150ms, nodes 2\n"), "{out}");
-    let leases = [json!({"span_ms": 937, "nodes": 1}), Value::Null, json!({"span_ms": 150, "nodes": 2})];
+    assert!(out.contains("10 per 1s, burst 18\nlease   span 150ms, nodes 2, callers 16\n"), "{out}");
+    let leases = [json!({"span_ms": 937, "nodes": 1}), Value::Null, json!({"span_ms": 150, "nodes": 2, "callers": 16})];
     assert_eq!(["log", "plain", "tokens"].map(|policy| told(path, policy, "alice")["lease"].clone()), leases);
     assert_eq!(told(path, "log", "mallory")["lease"], Value::Null);
     let policies = http::get(&node.address, "/v1/policies").json()["policies"].clone();

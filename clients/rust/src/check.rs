@@ -154,11 +154,11 @@ impl Check {
         self.units() > 0 && self.over != Some(Over::Drain) && self.wait_ms.is_none() && !may_have_record
     }
 
-    /// Whether a lease may pay it. A node decides what has a record, a cause or quotas of its own.
+    /// Whether a lease may pay it. A node decides what has a record, a cause or quotas of its own. So
+    /// the answer is about a check that has no id for its retry yet.
     pub(crate) fn is_leasable(&self) -> bool {
-        let is_plain = self.id.is_none() || self.is_retry_safe();
-        let has_own = self.meta.is_some() || self.plan.is_some() || !self.quotas.is_empty();
-        self.charges() && is_plain && !has_own && self.wait_ms.is_none() && self.over != Some(Over::Drain)
+        let has_own = self.id.is_some() || self.meta.is_some() || self.plan.is_some() || !self.quotas.is_empty();
+        self.charges() && !has_own && self.wait_ms.is_none() && self.over != Some(Over::Drain)
     }
 
     /// Its policy and its key.
@@ -297,6 +297,14 @@ mod tests {
             .over(Over::Drain);
         let text = serde_json::to_string(&check).unwrap();
         assert!(text.len() <= check.bytes(), "{} > {}", text.len(), check.bytes());
+    }
+
+    #[test]
+    fn check_that_may_be_refunded_is_paid_by_no_lease() {
+        let mut check = Check::new("k").once(true);
+        assert!(check.is_leasable());
+        check.set_id(Duration::from_secs(1));
+        assert!(!check.is_leasable());
     }
 
     #[test]

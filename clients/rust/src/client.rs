@@ -1,6 +1,6 @@
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep_until;
@@ -77,13 +77,17 @@ impl Client {
         if let Some(decision) = lessee.pay(&check) {
             return Ok(decision);
         }
+        let is_leasable = check.is_leasable();
         self.identify(&mut check);
         let answer = match coalescer {
             Some(coalescer) => coalescer.check(check.clone()).await,
             None => calls.check(&check).await,
         };
         match &answer {
-            Ok(decision) => self.learn(&check, decision, sent),
+            Ok(decision) => {
+                denials.learn(&check, decision, sent);
+                lessee.learn(&check, is_leasable, decision);
+            }
             Err(error) => calls.warnings.about(error),
         }
         match (answer, known) {
@@ -115,16 +119,17 @@ impl Client {
         checks: impl IntoIterator<Item = Check>,
     ) -> Result<Vec<Result<Decision, Box<Problem>>>, Error> {
         let mut checks: Vec<Check> = checks.into_iter().collect();
-        checks.iter_mut().for_each(|check| self.identify(check));
         let Shared { calls, denials, lessee, .. } = &*self.shared;
         let sent = clock::now();
         let paid = |check| Some(Known { decision: lessee.pay(check)?, is_fresh: true });
         let known: Vec<Option<Known>> =
             checks.iter().map(|check| denials.of(check, sent).or_else(|| paid(check))).collect();
+        let leasable: Vec<bool> = checks.iter().map(Check::is_leasable).collect();
+        checks.iter_mut().for_each(|check| self.identify(check));
         // Decisions that need no call do not travel.
         let is_open = |known: &Option<Known>| known.as_ref().is_none_or(|known| !known.is_fresh);
-        let open: Vec<&Check> =
-            checks.iter().zip(&known).filter(|(_, known)| is_open(known)).map(|(check, _)| check).collect();
+        let places: Vec<usize> = (0..checks.len()).filter(|place| is_open(&known[*place])).collect();
+        let open: Vec<&Check> = places.iter().map(|place| &checks[*place]).collect();
         let answered = if open.is_empty() { Ok(Vec::new()) } else { calls.batch(&open).await };
         let answers = match answered {
             Ok(answers) => answers,
@@ -134,9 +139,12 @@ impl Client {
                 return Err(error);
             }
         };
-        for (check, answer) in open.iter().zip(&answers) {
+        for (place, answer) in places.iter().zip(&answers) {
             match answer {
-                Ok(decision) => self.learn(check, decision, sent),
+                Ok(decision) => {
+                    denials.learn(&checks[*place], decision, sent);
+                    lessee.learn(&checks[*place], leasable[*place], decision);
+                }
                 Err(problem) => calls.warnings.about_problem(problem),
             }
         }
@@ -259,12 +267,6 @@ impl Client {
 
     pub(crate) fn warnings(&self) -> &Warnings {
         &self.shared.calls.warnings
-    }
-
-    /// Learns from the answer to a check that was sent at `sent`.
-    fn learn(&self, check: &Check, decision: &Decision, sent: Instant) {
-        self.shared.denials.learn(check, decision, sent);
-        self.shared.lessee.learn(check, decision);
     }
 
     /// Gives a check an id if its caller wants it to be charged once.

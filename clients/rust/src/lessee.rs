@@ -72,10 +72,10 @@ impl Lessee {
         paid.map(|paid| decision(check, paid))
     }
 
-    /// Learns from the answer of a node.
-    pub fn learn(self: &Arc<Self>, check: &Check, decision: &Decision) {
+    /// Learns from the answer of a node to a check that a lease could have paid.
+    pub fn learn(self: &Arc<Self>, check: &Check, is_leasable: bool, decision: &Decision) {
         let span = decision.lease_span_ms;
-        if !self.is_on || span.is_none() && !self.is_used.load(Ordering::Relaxed) || !check.is_leasable() {
+        if !self.is_on || !is_leasable || span.is_none() && !self.is_used.load(Ordering::Relaxed) {
             return;
         }
         self.is_used.store(true, Ordering::Relaxed);

@@ -43,11 +43,7 @@ pub(super) fn explain(config: &Config, policy: &str, written: &str) -> Result<Va
         "shadow": policy.options.shadow,
         "inline": policy.options.inline,
         "quotas": counted.map_or_else(Vec::new, |policy| policy.quotas.iter().map(quota).collect()),
-        "lease": counted.and_then(|policy| policy.options.lease).map(|Lease { span, nodes, callers }| json!({
-            "span_ms": millis_up(span),
-            "nodes": nodes,
-            "callers": callers,
-        })),
+        "lease": counted.and_then(|policy| policy.options.lease).map(lease),
         "hold": counted.and_then(|policy| policy.options.hold).map(|Hold { ttl, in_flight, on_expiry }| json!({
             "ttl_ms": millis_up(ttl),
             "in_flight": in_flight,
@@ -77,6 +73,15 @@ fn quota(quota: &Quota) -> Value {
         told["rate"] = json!({"units": units, "per_ms": millis_up(per)});
     }
     told
+}
+
+/// A lease; `callers` only if there are some.
+fn lease(Lease { span, nodes, callers }: Lease) -> Value {
+    let mut lease = json!({"span_ms": millis_up(span), "nodes": nodes});
+    if let Some(callers) = callers {
+        lease["callers"] = json!(callers);
+    }
+    lease
 }
 
 /// The Redis keys and slot of a check made now, also if the store is not Redis.

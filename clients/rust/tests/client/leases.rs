@@ -94,6 +94,19 @@ async fn checks_that_a_node_must_decide_leave_the_lease_alone() {
 }
 
 #[tokio::test]
+async fn checks_that_are_charged_once_may_be_paid() {
+    let node = Node::start("cases.yaml");
+    let own = client(&node.url());
+    for _ in 0..1000 {
+        if own.check(check("once").once(true)).await.unwrap().source == Source::Lease {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("no lease has paid a check");
+}
+
+#[tokio::test]
 async fn client_without_leases_asks_for_each_check() {
     let node = Node::start("cases.yaml");
     let own =
