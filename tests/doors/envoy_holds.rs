@@ -165,6 +165,14 @@ async fn hold_of_a_cancelled_call_is_given_back() {
     server.freeze();
     let cancelled = tokio::time::timeout(Duration::from_millis(300), client.ask(request(&[begin("jobs", "b")]))).await;
     assert!(cancelled.is_err(), "{cancelled:?}");
+    // A scrape is a call itself.
+    let in_flight = || {
+        node.node
+            .metrics()
+            .lines()
+            .find_map(|line| line.strip_prefix("tollgate_calls_in_flight ")?.parse().ok())
+    };
+    wait_until("the node has dropped the call", || in_flight().is_some_and(|calls: f64| calls <= 1.0));
     server.thaw();
     wait_until("the late hold opens", || usage(&node, "jobs")["in_flight"] == 2);
     wait_until("it is given back", || usage(&node, "jobs")["in_flight"] == 1);
