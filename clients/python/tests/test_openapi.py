@@ -18,6 +18,7 @@ ANSWERS = {
     "Decision": types.Decision,
     "Fallback": types.Fallback,
     "Hold": types.HoldState,
+    "LeaseAnswer": types.LeaseAnswer,
     "Problem": types.Problem,
     "QuotaState": types.QuotaState,
     "RefundAnswer": types.RefundAnswer,
@@ -76,6 +77,7 @@ def test_calls_are_those_of_the_document(document: Any) -> None:
         ("/v1/check/all", "post"),
         ("/v1/refund", "post"),
         ("/v1/settle", "post"),
+        ("/v1/lease", "post"),
         ("/v1/renew", "post"),
         ("/v1/usage", "get"),
     }

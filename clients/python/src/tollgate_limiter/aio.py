@@ -99,6 +99,15 @@ class AsyncClient(BaseClient[AsyncHold]):
             return part.start(make())
         return part.loop.call_later(seconds, lambda: part.start(make()))
 
+    _lease_later = _after
+
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run(coroutine)
+
+    async def _end_leases(self) -> None:
+        self._leases.close()
+        await self._settle_due()
+
     async def wait(self) -> None:
         """Waits for what goes on beside the callers in the running loop, such as drains."""
         tasks, end = self._part().tasks, time.monotonic() + WAIT_SECONDS
@@ -106,7 +115,8 @@ class AsyncClient(BaseClient[AsyncHold]):
             await asyncio.wait(tasks, timeout=left)
 
     async def close(self) -> None:
-        """Waits, and closes the connections of the running loop."""
+        """Settles the leases, waits, and closes the connections of the running loop."""
+        await self._end_leases()
         await self.wait()
         with self._lock:
             part = self._parts.pop(asyncio.get_running_loop())

@@ -84,10 +84,11 @@ class TollgateMiddleware:
                 self._client._later(self._limiter.finish(request, verdict, response))
 
     def _waiting(self, send: Send) -> Send:
-        """The server ends the loop after the shutdown. Charges come first."""
+        """The server ends the loop after the shutdown. Charges and settles come first."""
 
         async def send_later(message: Message) -> None:
             if message["type"].startswith("lifespan.shutdown."):
+                await self._client._end_leases()
                 await self._client.wait()
             await send(message)
 

@@ -6,21 +6,24 @@ client never suspend.
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import math
 import time
 import uuid
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from . import calls
+from . import calls, leases
 from .calls import Call, Result, Shared
-from .denials import Denials
+from .denials import Denials, Place, cost_of
 from .errors import Denied, ProblemError, TollgateError, Unavailable
 from .hold import BaseHold, Timer, may_have_happened, repeat_later
+from .leases import Lease, Leases
 from .nodes import AttemptFailed, Attempts, Failure, Node, nodes as read_nodes
 from .types import (
     Check,
@@ -55,7 +58,8 @@ class BaseClient(ABC, Generic[H]):
     `nodes` are URLs in the order of preference. `deadline` is in seconds, for a whole call. By
     default each node has 0.3 s, and all together at most 1 s. With `retry` a check that lost its
     answer goes out once more. With `coalesce` concurrent checks share calls. For `denial_cache`
-    seconds the client repeats a final denial of a node by itself; 0 turns that off.
+    seconds the client repeats a final denial of a node by itself; 0 turns that off. With `lease`
+    the client buys units where a policy lets it, and decides checks of such keys by itself.
 
     Calls raise `Unavailable` without an answer, and `ProblemError` if a node rejects them.
     """
@@ -70,6 +74,7 @@ class BaseClient(ABC, Generic[H]):
         retry: bool = True,
         coalesce: bool = True,
         denial_cache: float = 1.0,
+        lease: bool = True,
     ) -> None:
         self._nodes = read_nodes(nodes, ca_file)
         if deadline is None:
@@ -86,11 +91,15 @@ class BaseClient(ABC, Generic[H]):
         self._retry = retry
         self._coalesce = coalesce
         self._denials = Denials(denial_cache)
+        self._leases = Leases()
+        if not lease:
+            self._leases.close()
         self._noticed: set[str] = set()
         self._fields = {"user-agent": "tollgate-python", "content-type": "application/json"}
         if token:
             self._fields["authorization"] = f"Bearer {token}"
         self._start()
+        _clients.add(self)
 
     _hold_kind: type[H]
 
@@ -131,7 +140,7 @@ class BaseClient(ABC, Generic[H]):
         """Decides each of 1 to 1000 checks alone. A rejected one is returned as its problem."""
         sent, places = time.monotonic(), [self._denials.place(check) for check in checks]
         found: list[Any] = [
-            self._denials.find(place, check, sent)
+            self._decide_here(place, check, sent)
             for place, check in zip(places, checks, strict=True)
         ]
         asked = [number for number, answer in enumerate(found) if answer is None]
@@ -149,7 +158,7 @@ class BaseClient(ABC, Generic[H]):
         for number, answer in zip(asked, answers, strict=True):
             found[number] = answer
             if isinstance(answer, CheckAnswer):
-                self._denials.learn(places[number], answer, sent, checks[number].get("plan"))
+                self._learn(places[number], checks[number], answer, sent)
         return found
 
     async def _check_all(self, checks: Sequence[Check]) -> TogetherAnswer:
@@ -264,7 +273,7 @@ class BaseClient(ABC, Generic[H]):
 
     async def _decide(self, check: Check, traceparent: str | None = None) -> CheckAnswer:
         place, sent = self._denials.place(check), time.monotonic()
-        if known := self._denials.find(place, check, sent):
+        if known := self._decide_here(place, check, sent):
             return known
         try:
             result = await self._share(Shared.of(self._with_id(check), traceparent))
@@ -274,8 +283,30 @@ class BaseClient(ABC, Generic[H]):
             if known := self._denials.find(place, check, time.monotonic(), stale=True):
                 return known
             raise
-        self._denials.learn(place, result, sent, check.get("plan"))
+        self._learn(place, check, result, sent)
         return result
+
+    def _decide_here(self, place: Place | None, check: Check, sent: float) -> CheckAnswer | None:
+        """The decision if it needs no node."""
+        if known := self._denials.find(place, check, sent):
+            return known
+        leased = leases.place_of(check)
+        if leased is None:
+            return None
+        paid, purchase = self._leases.check(leased, cost_of(check), leases.now())
+        if purchase:
+            self._lease_later(0.0, partial(self._buy, purchase))
+        if self._leases.due:
+            self._lease_later(0.0, self._settle_due)
+        return paid
+
+    def _learn(self, place: Place | None, check: Check, answer: CheckAnswer, sent: float) -> None:
+        self._denials.learn(place, answer, sent, check.get("plan"))
+        if leased := leases.place_of(check):
+            cost, span = cost_of(check), answer.lease_span_ms
+            self._leases.answered(leased, cost, answer.allowed, span, leases.now())
+            if self._leases.due:
+                self._lease_later(0.0, self._settle_due)
 
     def _with_id(self, check: Check) -> Check:
         """The id of `once` lives until the last repetition has come."""
@@ -306,6 +337,49 @@ class BaseClient(ABC, Generic[H]):
             except TollgateError as error:
                 results.append(error)
         return results
+
+    # ---- leases --------------------------------------------------------------------------------
+
+    async def _buy(self, lease: Lease) -> None:
+        """Beside the check that needs it, which never waits."""
+        try:
+            answer = await self._send(calls.lease(lease, self._retry))
+        except TollgateError as error:
+            self._leases.failed(lease, may_have_happened(error), leases.now())
+        except BaseException:
+            self._leases.failed(lease, True, leases.now())
+            raise
+        else:
+            self._leases.bought(lease, answer, leases.now())
+        await self._watch(lease)
+
+    async def _watch(self, lease: Lease) -> None:
+        """Ends the lease in time."""
+        self._leases.tick(now := leases.now(), lease)
+        await self._settle_due()
+        if pause := lease.pause(now):
+            lease.timer = self._lease_later(pause, partial(self._watch, lease))
+
+    async def _settle_due(self) -> None:
+        """Once. The store counts units that no settle returns until they leave the window."""
+        while due := self._leases.take_due(calls.MAX_COALESCED):
+            for lease in due:
+                if lease.timer:
+                    lease.timer.cancel()
+            try:
+                await self._send(calls.settle_leases(due, self._retry))
+            except TollgateError as error:
+                log.debug("%d leases are not settled: %s", len(due), error)
+            finally:
+                self._leases.settled(due)
+
+    @abstractmethod
+    def _lease_later(self, seconds: float, make: Callable[[], Coroutine[Any, Any, None]]) -> Timer:
+        """As `_after`, for calls that may be slow."""
+
+    @abstractmethod
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Runs `coroutine` at the end of the process."""
 
     # ---- nodes ---------------------------------------------------------------------------------
 
@@ -395,3 +469,14 @@ class BaseClient(ABC, Generic[H]):
                 )
         except (AttemptFailed, ValueError, TypeError, KeyError):
             node.compared = False
+
+
+_clients: weakref.WeakSet[BaseClient[Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _at_exit() -> None:
+    for client in list(_clients):
+        client._leases.close()
+        if client._leases.due:
+            client._run(client._settle_due())

@@ -60,6 +60,8 @@ class Client(BaseClient[Hold]):
         self._idle = {node: _Idle(maxlen=MAX_IDLE) for node in self._nodes}
         self._threads = ThreadCoalescer(self._decide_together, self._deadline)
         self._calls_later = Later()
+        # A silent node must not delay the renewal of a hold.
+        self._leases_later = Later()
         _clients.add(self)
 
     async def _share(self, one: Shared) -> Result:
@@ -109,7 +111,21 @@ class Client(BaseClient[Hold]):
     def _after(self, seconds: float, make: Callable[[], Coroutine[Any, Any, None]]) -> LaterCall:
         return self._calls_later.after(seconds, lambda: run(make()))
 
+    def _lease_later(
+        self, seconds: float, make: Callable[[], Coroutine[Any, Any, None]]
+    ) -> LaterCall:
+        return self._leases_later.after(seconds, lambda: run(make()))
+
+    _run = staticmethod(run)
+
     def close(self) -> None:
+        """Settles the leases, and closes the connections."""
+        self._leases.close()
+        run(self._settle_due())
+        if self._leases.calls:
+            done = threading.Event()
+            self._leases_later.after(0.0, done.set)
+            done.wait(self._deadline)
         for idle in self._idle.values():
             _close(idle)
 

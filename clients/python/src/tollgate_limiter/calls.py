@@ -7,13 +7,16 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 from .errors import ProblemError, TollgateError, Unavailable, bad_key, too_large
+from .leases import Lease
 from .types import (
     Check,
     CheckAnswer,
+    LeaseAnswer,
     Problem,
     RefundAnswer,
     RenewAnswer,
@@ -149,6 +152,20 @@ def settle(
 ) -> Call[SettleAnswer]:
     members = {"key": key, "policy": policy, "id": id, "cost": cost}
     return _post("/v1/settle", SettleAnswer, members, repeatable)
+
+
+def lease(bought: Lease, repeatable: bool) -> Call[LeaseAnswer]:
+    return _post("/v1/lease", LeaseAnswer, _name(bought) | {"want": bought.wanted}, repeatable)
+
+
+def settle_leases(ended: Sequence[Lease], repeatable: bool) -> Call[list[Any]]:
+    each = [_name(lease) | {"cost": lease.granted - lease.left} for lease in ended]
+    body = _utf8(_encode({"settlements": each}))
+    return Call("POST", "/v1/settle", itemgetter("results"), body, body, repeatable)
+
+
+def _name(lease: Lease) -> dict[str, Any]:
+    return {"policy": lease.place[0], "key": lease.place[1], "id": lease.id}
 
 
 def renew(key: str, policy: str | None, id: str, repeatable: bool) -> Call[RenewAnswer]:

@@ -71,7 +71,8 @@ class Decision:
     """`limit`, `remaining`, `reset_after_ms` and `quota` describe the binding quota.
 
     `retry_after_ms` is 0 if allowed, and None if the cost can never fit. `charged` and `owed` are
-    units. `owed` is set for `over="drain"`, and `start_in_ms` for a check that waits.
+    units. `owed` is set for `over="drain"`, and `start_in_ms` for a check that waits. A client may
+    buy units of the key for `lease_span_ms`.
     """
 
     allowed: bool
@@ -92,6 +93,7 @@ class Decision:
     owed: int | None = None
     start_in_ms: int | None = None
     hold: HoldState | None = None
+    lease_span_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -134,6 +136,22 @@ class RenewAnswer:
     renewed: bool
     expires_in_ms: int
     reason: str | None = None
+
+
+@dataclass(slots=True)
+class LeaseAnswer:
+    """Units that the client may spend by itself, and the counts after their sale."""
+
+    granted: int
+    spend_within_ms: int
+    replayed: bool
+    limit: int | None
+    remaining: int | None
+    retry_after_ms: int | None
+    reset_after_ms: int | None
+    quota: str | None
+    source: str
+    quotas: list[QuotaState] = field(default_factory=list)
 
 
 @dataclass(slots=True)
