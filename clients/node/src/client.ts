@@ -6,7 +6,9 @@ import { Denials } from './denials.js'
 import { Denied, Problem, Unavailable, invalid } from './errors.js'
 import { type Answer, type Call, checkToken, traceparentOf } from './exchange.js'
 import { Hold, repeat } from './hold.js'
+import type { Sale } from './leases.js'
 import { Nodes } from './nodes.js'
+import { Purchases } from './purchases.js'
 import type {
   BatchAnswer,
   Check,
@@ -38,10 +40,12 @@ export interface ClientOptions {
   coalesce?: boolean | undefined
   /** How long a denial of the pre-filter is believed, ms. 0 turns it off. By default 1000. */
   denialCacheMs?: number | undefined
+  /** Buy units of policies that sell leases to callers, and decide in this process. By default true. */
+  lease?: boolean | undefined
 }
 
 export const CLIENT_OPTIONS = [
-  'nodes', 'deadlineMs', 'token', 'caFile', 'retry', 'coalesce', 'denialCacheMs',
+  'nodes', 'deadlineMs', 'token', 'caFile', 'retry', 'coalesce', 'denialCacheMs', 'lease',
 ] as const satisfies Array<keyof ClientOptions>
 
 export interface CallOptions {
@@ -76,6 +80,7 @@ export class Client {
   private readonly retry: boolean
   private readonly denials: Denials
   private readonly coalescer: Coalescer | undefined
+  private readonly purchases: Purchases | undefined
   private readonly idPrefix = randomBytes(12).toString('base64url')
   private ids = 0
 
@@ -95,6 +100,13 @@ export class Client {
     this.token = options.token
     if (typeof this.token === 'string') checkToken(this.token)
     this.retry = options.retry ?? true
+    if (options.lease ?? true) {
+      this.purchases = new Purchases({
+        buy: (order) => this.buy(order),
+        settle: (body) => this.post('/v1/settle', JSON.stringify(body), this.retry, {}),
+        returned: (of) => this.denials.forget(of),
+      })
+    }
     if (options.coalesce ?? true) {
       this.coalescer = new Coalescer({
         one: (check, traceparent) => this.checkAlone(check, { traceparent }),
@@ -108,10 +120,13 @@ export class Client {
     if (hasBadCost(check)) throw badCost()
     const denial = this.denials.find(check)
     if (denial?.isFresh) return denial.answerTo(check)
+    const paid = this.purchases?.check(check)
+    if (paid !== undefined) return paid
     const question = this.denials.ask()
     try {
       const answer = await this.ask(this.sendable(check, options), options)
       this.denials.learn(check, answer, question)
+      this.purchases?.answered(check, answer)
       return answer
     } catch (error) {
       if (denial?.holds && isFailure(error)) return denial.answerTo(check)
@@ -234,8 +249,9 @@ export class Client {
     }
   }
 
-  /** Closes all connections. */
-  close(): void {
+  /** Settles the units in hand, and closes all connections. */
+  async close(): Promise<void> {
+    await this.purchases?.close()
     this.nodes.close()
   }
 
@@ -262,6 +278,13 @@ export class Client {
     if (!Array.isArray(answer.results) || answer.results.length !== checks.length) throw noDecision()
     for (const result of answer.results) if (result && 'error' in result) this.warnings.heed(result.error)
     return answer
+  }
+
+  /** A purchase of units. Its id makes a repetition safe. */
+  private async buy(order: object): Promise<Sale> {
+    const sale: Sale = await this.post('/v1/lease', JSON.stringify(order), this.retry, {})
+    if (!(sale.granted >= 0 && sale.spend_within_ms >= 0)) throw noDecision()
+    return sale
   }
 
   /** The check as a node reads it. */

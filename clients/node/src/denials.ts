@@ -102,7 +102,7 @@ function mayBeDenied({ cost, over, id, once, repeated, wait_ms }: Check): boolea
 }
 
 /** Lengths in front keep the parts apart. */
-function nameOf({ policy = 'default', key, quotas }: Pick<Check, 'policy' | 'key' | 'quotas'>): string {
+export function nameOf({ policy = 'default', key, quotas }: Pick<Check, 'policy' | 'key' | 'quotas'>): string {
   const inline = quotas === undefined ? '' : JSON.stringify(quotas)
   return `${policy.length} ${inline.length} ${policy}${inline}${key}`
 }

@@ -90,8 +90,8 @@ export class TollgateStore implements Store {
   }
 
   /** Closes the client, unless the caller shares its own. */
-  shutdown(): void {
-    if (this.options.client === undefined) this.client.close()
+  async shutdown(): Promise<void> {
+    if (this.options.client === undefined) await this.client.close()
   }
 
   /** A limit below 1 admits nobody, and no quota can express it. */

@@ -168,7 +168,7 @@ export class Limiter<Request, Response, Context = undefined> {
       const idle = new Promise<void>((resolve) => { this.onIdle = resolve })
       await Promise.race([idle, sleep(CLOSE_MS, undefined, { ref: false })])
     }
-    if (this.options.client === undefined) this.client.close()
+    if (this.options.client === undefined) await this.client.close()
   }
 
   private async ask(check: Check, request: Request, traceparent: string | undefined): Promise<Verdict<Response>> {

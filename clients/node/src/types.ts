@@ -71,6 +71,8 @@ export interface Decision {
   owed?: number
   /** Time until a check with `wait_ms` may start, ms. */
   start_in_ms?: number
+  /** The longest time for which this client may spend units that it buys, ms; absent if the key sells none. */
+  lease_span_ms?: number
   /** The hold that the check opened, or that its id opened before. */
   hold?: HoldState
 }

@@ -41,6 +41,16 @@ export class RealNode {
   }
 }
 
+/** A Redis without data on a free port, for a test that stops it. */
+export async function startRedis() {
+  const port = await freePort()
+  const server = spawn('redis-server', ['--port', port, '--save', '', '--appendonly', 'no'], { stdio: 'ignore' })
+  server.on('error', () => console.error('install redis-server: apt-get install redis-server'))
+  await once(server, 'spawn')
+  await waitUntil('redis-server to listen', () => accepts(port))
+  return { server, port, environment: { TOLLGATE_STORE: `redis://127.0.0.1:${port}` } }
+}
+
 /** A port where nothing listens. */
 export async function freePort() {
   const server = net.createServer().listen(0, '127.0.0.1')
@@ -67,15 +77,18 @@ export async function silentNode() {
   }
 }
 
-/** Forwards calls to `target` and records them. If `lossy`, the first answer is lost. */
+/** Forwards calls to `target`, records them, and counts their checks and answers. If `lossy`, the first answer is lost. */
 export async function proxyNode(target, { lossy = false } = {}) {
   const calls = []
   let connections = 0
+  let checks = 0
+  let answered = 0
   const agent = new http.Agent({ keepAlive: true })
   const server = http.createServer((request, response) => {
     const call = { path: request.url.split('?')[0], headers: request.headers, body: '' }
     const first = calls.push(call) === 1
     request.setEncoding('utf8').on('data', (part) => { call.body += part })
+    request.once('end', () => { if (call.path.startsWith('/v1/check')) checks += JSON.parse(call.body).checks?.length ?? 1 })
     const { method, headers, url } = request
     const upstream = http.request(target + url, { method, headers, agent }, (answer) => {
       if (lossy && first) {
@@ -83,7 +96,7 @@ export async function proxyNode(target, { lossy = false } = {}) {
         return
       }
       response.writeHead(answer.statusCode, answer.headers)
-      answer.pipe(response)
+      answer.pipe(response).once('finish', () => answered++)
     })
     upstream.on('error', () => request.socket.destroy())
     request.pipe(upstream)
@@ -93,7 +106,7 @@ export async function proxyNode(target, { lossy = false } = {}) {
   await once(server, 'listening')
   return {
     url: `http://127.0.0.1:${server.address().port}`,
-    get seen() { return { calls, connections } },
+    get seen() { return { calls, connections, checks, answered } },
     close() {
       server.close()
       server.closeAllConnections()

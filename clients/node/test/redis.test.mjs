@@ -1,7 +1,6 @@
 // With the default options on Redis: leases pay for checks, checks leave no records, and a frozen
 // Redis lets nothing pass that the node would not.
 import assert from 'node:assert/strict'
-import { spawn } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import http from 'node:http'
@@ -16,7 +15,7 @@ import { tollgate } from 'tollgate-limiter/express'
 
 import { urlOf } from './applications.mjs'
 import { get } from './http.mjs'
-import { RealNode, freePort, waitUntil } from './nodes.mjs'
+import { RealNode, startRedis, waitUntil } from './nodes.mjs'
 
 const FROZEN_MS = 10_000
 
@@ -25,14 +24,11 @@ describe('on Redis', () => {
   let redis
   let node
   before(async () => {
-    const port = await freePort()
-    server = spawn('redis-server', ['--port', port, '--save', '', '--appendonly', 'no'], { stdio: 'ignore' })
-    server.on('error', () => console.error('install redis-server: apt-get install redis-server'))
-    await once(server, 'spawn')
-    redis = new Redis(port, { retryStrategy: () => 100 })
+    const started = await startRedis()
+    server = started.server
+    redis = new Redis(started.port, { retryStrategy: () => 100 })
     redis.on('error', () => {})
-    await redis.ping()
-    node = await RealNode.start('node/test/redis.yaml', undefined, { TOLLGATE_STORE: `redis://127.0.0.1:${port}` })
+    node = await RealNode.start('node/test/redis.yaml', undefined, started.environment)
   })
   after(async () => {
     await node?.kill()
