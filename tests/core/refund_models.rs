@@ -530,7 +530,7 @@ fn equals_its_model(policy: Policy, ops: &[(Step, Op)], seen: &mut Seen) -> Resu
                     None => Expected::Verdicts(vec![true]),
                 }
             }
-            Done::Reused => Expected::Reused,
+            Done::Reused(_) => Expected::Reused,
             Done::Refunded(_, given) => Expected::Given(*given),
             Done::Page(_) | Done::Ticks(..) | Done::Leased(..) | Done::Sold(..) | Done::Returned(..) => {
                 unreachable!("no step reads a log")
