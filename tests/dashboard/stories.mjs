@@ -263,6 +263,22 @@ const stories = {
     await page.getByText("A check of cost 90 does not fit now.").waitFor();
   },
 
+  // Each row of the legend has its own mark, within its panel.
+  async shadow(browser) {
+    for (const policy of ["watched", "slow"]) for (let round = 0; round < 6; round += 1) await check(policy, "k");
+    const page = await open(browser, { token: settings.admin });
+    await isLive(page);
+    const row = page.locator("#rate-table tbody tr");
+    await row.getByText("would be denied (shadow) by pre-filter").waitFor();
+    await row.getByText("denied by pre-filter", { exact: true }).waitFor();
+    const marks = await row.locator("rect").evaluateAll((all) => all.map((one) => one.getAttribute("fill") ?? one.getAttribute("class")));
+    assert.equal(new Set(marks).size, await row.count(), `${marks}`);
+    const edge = (selector) => page.locator(selector).first().evaluate((node) => node.getBoundingClientRect().right);
+    assert.ok((await edge("#rate-table")) <= (await edge(".panel:has(#rate-table)")));
+    const watched = page.locator("#by-policy tr", { hasText: "watched" });
+    assert.match(await watched.locator("td[data-label='Would deny a second']").innerText(), /[1-9]/);
+  },
+
   // Cells stand beside their row headers, the checks hold still, and the theme is a choice.
   async layout(browser) {
     const page = await open(browser, { token: settings.admin, colorScheme: "light" });
@@ -274,6 +290,8 @@ const stories = {
       new PerformanceObserver((list) => { for (const entry of list.getEntries()) globalThis.shift += entry.value; }).observe({ type: "layout-shift" });
     });
     const first = () => text(page, "#recent tbody tr:first-child");
+    const cut = await page.locator("#recent tbody tr > :first-child").evaluateAll((all) => all.filter((one) => one.scrollWidth > one.clientWidth).length);
+    assert.equal(cut, 0, "times are cut off");
     const before = await first();
     await new Promise((done) => setTimeout(done, 20_000));
     const shift = await page.evaluate(() => globalThis.shift);

@@ -30,6 +30,7 @@ policies:
     overrides:
       - match: {prefix: "tenant-7:"}
         quotas: [{name: burst, limit: 100, per: 5m}, {name: hourly, limit: 60, per: 1h}]
+  watched: {quotas: [1 per 10m], shadow: true}
   listed:
     quotas: [100 per 1m]
     deny: {keys: [mallory]}
@@ -125,6 +126,12 @@ fn layout_holds_still_and_follows_the_choices() {
     let guarded = Guarded::start("");
     let _load = Load::start(&guarded.node.address, Some(&guarded.admin));
     run("layout", &guarded.settings());
+}
+
+#[test]
+fn shadow_denials_look_unlike_denials() {
+    let guarded = Guarded::start("");
+    run("shadow", &guarded.settings());
 }
 
 #[test]
