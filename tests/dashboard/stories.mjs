@@ -624,13 +624,18 @@ const stories = {
         await isLive(page);
         await until("there is a minute of data", async () => !/of data/.test(await text(page, "#decisions-says")), 120_000);
         // The lower end of a long page adds nothing at the width of a telephone.
-        const shoot = (name) => page.screenshot({ path: `${settings.folder}/dashboard-${name}-${width}-${colorScheme}.png`, fullPage: width > 600 });
+        const shoot = (name, fullPage = width > 600) => page.screenshot({ path: `${settings.folder}/dashboard-${name}-${width}-${colorScheme}.png`, fullPage });
         await shoot("decisions");
         await check("tenants", "tenant-7:checkout", { cost: 60 });
         await page.goto(`${settings.url}/dashboard${keyPath("tenants", "tenant-7:checkout")}`);
         await page.locator("#key-says").getByText("Denied").waitFor();
         await page.locator("#key-facts").getByText("Slot").waitFor();
         await shoot("key");
+        if (width > 600) {
+          await go(page, "Checks");
+          await page.locator("#recent tbody tr").nth(20).waitFor();
+          await shoot("checks", false);
+        }
         await page.context().close();
       }
     }
