@@ -1,4 +1,4 @@
-//! The way to a collector by OTLP, which traces and metrics share: its standard variables, `OTEL_*`,
+//! The way to a collector by OTLP, which traces and metrics share: the standard variables `OTEL_*`,
 //! the resource, and the log of failures.
 //!
 //! The SDK uses its default for a malformed variable, and skips a malformed header. This file
