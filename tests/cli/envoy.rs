@@ -25,7 +25,7 @@ fn documented() -> String {
 fn validate_counts_domains_and_rules() {
     let (code, out, reason) = run(&["validate", &documented()]);
     assert_eq!(code, 0, "{reason}");
-    assert!(out.ends_with(": valid, 1 policy, 1 domain of Envoy with 3 rules\n"), "{out}");
+    assert!(out.ends_with(": valid, 2 policies, 1 domain of Envoy with 4 rules\n"), "{out}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tollgate::limit::calendar::{Calendar, Unit};
 use tollgate::limit::decision::Verdict;
 use tollgate::limit::key::Fingerprinter;
-use tollgate::limit::lease::Lease;
+use tollgate::limit::lease::{Lease, Sold};
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};
 use tollgate::limit::time::Micros;
@@ -142,6 +142,8 @@ fn policy_of_step(subject: &Subject) -> &[tollgate::limit::quota::Quota] {
 /// A reply with room to spare omits reservations, since the pre-filter learns nothing from it.
 fn comparable(mut done: Done) -> Done {
     match &mut done {
+        // The script of a log reads no waits for a replay.
+        Done::Sold(taken, Some(Sold { replayed: true, .. })) => (taken.ruling.closed, taken.tentative) = (None, false),
         Done::Taken(taken) | Done::Reserved(taken, _) | Done::Leased(taken, _) | Done::Sold(taken, _) => {
             taken.tentative &= taken.ruling.closed.is_some();
         }
