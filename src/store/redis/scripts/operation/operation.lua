@@ -2,6 +2,9 @@
 
 -- sale
 if record and how == 'once' then
+  if add_waits then
+    add_waits()
+  end
   local left = sale[4] < 0 and now >= sale[1] and math.max(0, sale[1] + sale[2] - now) or 0
   reply[#reply + 1] = {'replayed', record[1], left}
   return reply
