@@ -46,8 +46,8 @@ impl Engine {
     ///
     /// # Errors
     /// If the policy is unknown or has neither holds nor callers, or the key does not match its
-    /// type. Also if it was settled with another cost. Also if the store does not answer; the call may then be
-    /// repeated.
+    /// type. Also if it was settled with another cost. Also if the store does not answer; the call
+    /// may then be repeated.
     pub async fn settle(&self, hold: &HoldId, cost: Option<u64>, door: Door) -> Result<SettleResult, CheckError> {
         let Resolved { mut subject, .. } = self.resolve_counted(&hold.policy, &hold.key, door)?;
         let until = self.clock.now() + micros(subject.policy.timeout);

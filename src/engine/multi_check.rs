@@ -330,13 +330,8 @@ impl MultiCall {
     }
 
     async fn reserve_part(&self, part: &KeyGroup, hold: Micros, until: Micros) -> Tried {
-        let reserving = self.run(part, part.charge(hold), &part.metas, self.left(until));
+        let reserving = self.run(part, part.charge(hold), &part.metas, self.engine.left(until));
         part.traced(reserving, |(decision, _)| decision).await
-    }
-
-    /// The time left until `until`, us.
-    fn left(&self, until: Micros) -> Duration {
-        Duration::from_micros(until.saturating_sub(self.engine.clock.now()))
     }
 
     async fn peek(&self, part: &KeyGroup, left: Duration) -> Answer {
@@ -384,7 +379,7 @@ impl MultiCall {
         });
         let looking = after.iter().map(async |part| {
             let waits_less = part.resolved.within.is_some();
-            let left = if waits_less { self.left(until) } else { part.resolved.timeout() };
+            let left = if waits_less { self.engine.left(until) } else { part.resolved.timeout() };
             part.traced(self.peek(part, left), |decision| decision).await
         });
         let (given, looked) = join(join_all(giving), join_all(looking)).await;

@@ -112,7 +112,7 @@ impl Engine {
         if !subject.policy.keeps_metas() {
             return None;
         }
-        let left = || Duration::from_micros(until.saturating_sub(self.clock.now()));
+        let left = || self.left(until);
         let patience = subject.policy.timeout.min(TURN).min(left());
         let turn = within(&self.clock, patience, self.histories.clone().acquire_owned()).await?.ok()?;
         let most = subject.policy.timeout.max(READING).min(left());

@@ -199,8 +199,7 @@ impl Engine {
         until: Micros,
     ) -> Result<(Taken, Option<Sold>), CheckError> {
         let work = Work::Sell(Box::new(Sale::new(&subject.policy, lease, order.id.clone(), units)));
-        let left = self.left(until);
-        match self.run_within(subject, work, &[], left).await {
+        match self.run_within(subject, work, &[], self.left(until)).await {
             Ok(Done::Sold(taken, sold)) => {
                 self.leases.note_remaining(subject, &taken);
                 Ok((taken, sold))
