@@ -275,3 +275,40 @@ pub fn begin(by: By, script: ScriptId) -> Cmd {
     });
     cmd
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// The parts of a script share one scope, so a later part must not hide a name of an earlier one.
+    /// The number of quotas is the same in each.
+    #[test]
+    fn no_part_hides_a_name_of_another() {
+        let mut twice = Vec::new();
+        for script in ScriptId::all() {
+            let mut names = HashSet::new();
+            for line in script.source().lines().filter_map(|line| line.strip_prefix("local ")) {
+                let line = line.strip_prefix("function ").unwrap_or(line);
+                let declared = line.split(['=', '(']).next().unwrap_or_default();
+                for name in declared.split(',').map(str::trim).filter(|name| !["_", "quotas"].contains(name)) {
+                    if !names.insert(name) {
+                        twice.push((script.name(), name));
+                    }
+                }
+            }
+            assert!(!names.is_empty(), "{}", script.name());
+        }
+        assert_eq!(twice, []);
+    }
+
+    #[test]
+    fn holds_of_each_algorithm_read_time_once() {
+        for script in ScriptId::all().filter(|script| script.task == Task::Hold) {
+            let source = script.source();
+            assert!(source.contains("now = called_at"), "{}", script.name());
+            assert!(!source.contains(TIME), "{}", script.name());
+        }
+    }
+}

@@ -5,8 +5,8 @@ local NUMBERS, MOST = '>I8I8I8I8I8I8I8', 4503599627370496
 for q = 1, quotas do
   local repaid, price, burst = unpack(number_of[q])
   if tail[q] ~= '' and is_held(tail[q]) then
-    from[q], room[q] = line_of(tail[q]), 0
-    counted[q] = owed_at(from[q], repaid, first[q], second[q])
+    begun[q], room[q] = line_of(tail[q]), 0
+    counted[q] = owed_at(begun[q], repaid, first[q], second[q])
   end
   -- A drain may charge to one burst of debt below empty.
   local room_below = 2 * burst * price - counted[q]
@@ -49,7 +49,7 @@ local function place_in_line(cost, longest, queue)
   for q = 1, quotas do
     local repaid, price, burst = unpack(number_of[q])
     local is_repaid = repaid_at[q] and start >= repaid_at[q]
-    from[q], counted[q] = start, is_repaid and 0 or owed_at(start, repaid, first[q], second[q])
+    begun[q], counted[q] = start, is_repaid and 0 or owed_at(start, repaid, first[q], second[q])
     room[q] = (burst * price - counted[q] - (burst * price - counted[q]) % price) / price
   end
   return start
@@ -70,7 +70,7 @@ end
 -- Refunds as `ledger.rs` and `bucket.rs` of the core.
 local function take_back(q)
   local repaid, price, burst = unpack(number_of[q])
-  local at, rests, wanted = from[q], counted[q], cost * price
+  local at, rests, wanted = begun[q], counted[q], cost * price
   if rests > MOST then
     at, rests = first[q], second[q]
   end

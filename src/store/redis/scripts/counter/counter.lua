@@ -4,16 +4,16 @@ if spoilt and how ~= 'reset' then
   return {now, ''}
 end
 
-local state_keys, behind, charged, most = KEYS, {}, 0, 0
+local state_keys, behind, charged, widest = KEYS, {}, 0, 0
 for q = 1, quotas do
   behind[q], limit[q], at = read_at('<dd', numbers, at)
   room[q] = limit[q] - (sum - sums[before - behind[q]])
-  most = math.max(most, room[q])
+  widest = math.max(widest, room[q])
 end
 local runs = runs_at(numbers, at)
 -- A drain takes as much as any quota has room for.
 for q = 1, quotas do
-  drains[q] = most
+  drains[q] = widest
 end
 
 local function charge(parts)

@@ -50,26 +50,26 @@ end
 local held_at = called_at
 
 -- The holds that expire first. Members alternate with scores.
-local first, begin = redis.call('ZRANGE', held_key, '0', exact(FEW), 'WITHSCORES'), 1
-if first[1] == '' then
-  held_at, begin = math.max(held_at, -first[2]), 3
+local soonest, begin = redis.call('ZRANGE', held_key, '0', exact(FEW), 'WITHSCORES'), 1
+if soonest[1] == '' then
+  held_at, begin = math.max(held_at, -soonest[2]), 3
 end
-local has_all = #first < 2 * FEW + 2
-if not has_all and tonumber(first[begin + 1]) <= held_at then
-  first = redis.call('ZRANGE', held_key, '0', exact(SWEPT), 'WITHSCORES')
-  has_all = #first < 2 * SWEPT + 2
+local has_all = #soonest < 2 * FEW + 2
+if not has_all and tonumber(soonest[begin + 1]) <= held_at then
+  soonest = redis.call('ZRANGE', held_key, '0', exact(SWEPT), 'WITHSCORES')
+  has_all = #soonest < 2 * SWEPT + 2
 end
 
 -- The id as in the places, and whether it has one.
 local id = record_key and string.sub(record_key, #prefix + 1)
 local expired, has_place = {}, false
-for place = begin, #first, 2 do
-  if tonumber(first[place + 1]) <= held_at and #expired < SWEPT then
-    expired[#expired + 1] = first[place]
+for place = begin, #soonest, 2 do
+  if tonumber(soonest[place + 1]) <= held_at and #expired < SWEPT then
+    expired[#expired + 1] = soonest[place]
   end
-  has_place = has_place or first[place] == id
+  has_place = has_place or soonest[place] == id
 end
-local held = (#first - begin + 1) / 2
+local held = (#soonest - begin + 1) / 2
 if not has_all then
   held = redis.call('ZCARD', held_key) - (begin - 1) / 2
   has_place = has_place or own_hold and redis.call('ZSCORE', held_key, id)
@@ -134,7 +134,7 @@ end
 -- Writes the expiry of the id's hold to the places. They live as long as the last hold.
 local function occupy()
   redis.call('ZADD', held_key, exact(-held_at), '', exact(own_hold[1]), id)
-  local last = has_all and first[#first] or redis.call('ZREVRANGE', held_key, '0', '0', 'WITHSCORES')[2]
+  local last = has_all and soonest[#soonest] or redis.call('ZREVRANGE', held_key, '0', '0', 'WITHSCORES')[2]
   last = math.max(last or 0, own_hold[1])
   redis.call('PEXPIRE', held_key, exact(math.ceil((last - held_at + 1000000) / 1000)))
 end
@@ -182,7 +182,7 @@ local function is_counted(found)
   local are_known = #found == 3 + 8 * quotas
   for r = 4, #found, 8 do
     local is_known = false
-    for _, name in ipairs(names) do
+    for _, name in ipairs(counters) do
       is_known = is_known or found[r] == name
     end
     are_known = are_known and is_known
@@ -279,7 +279,7 @@ is_charge, cost, made, number, owed_then, parts, stays = unpack(operation, 1, 7)
 if turn > 0 then
   local released = due[turn].record
   is_charge, cost, made, number, owed_then, parts, stays = false, released[1], released[2], {}, {}, {}, 0
-  for q, name in ipairs(names) do
+  for q, name in ipairs(counters) do
     for r = 4, #released, 8 do
       if released[r] == name then
         number[q], owed_then[q] = released[r + 6], released[r + 7]

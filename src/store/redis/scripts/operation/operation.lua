@@ -9,18 +9,18 @@ if record and how == 'once' then
   reply[#reply + 1] = {'replayed', record[1], left}
   return reply
 end
-local told = {'unknown'}
+local outcome = {'unknown'}
 if record and how == 'id' then
   local units, wanted, is_forgotten = record[1], spent < 0 and record[1] or spent, cost == 0
   cost = 0
   if wanted > units then
-    told = {'exceeded', units}
+    outcome = {'exceeded', units}
   elseif sale[4] >= 0 then
-    told = (spent < 0 or wanted == sale[4]) and {'again', sale[4], sale[5]} or {'reused'}
+    outcome = (spent < 0 or wanted == sale[4]) and {'again', sale[4], sale[5]} or {'reused'}
   elseif now >= sale[3] then
-    told = {'expired'}
+    outcome = {'expired'}
   else
-    told, cost = {'settled', wanted, 0}, is_forgotten and 0 or units - wanted
+    outcome, cost = {'settled', wanted, 0}, is_forgotten and 0 or units - wanted
   end
 end
 -- end sale
@@ -57,8 +57,8 @@ if not is_charge then
   settle(given, 0)
 -- end hold
 -- sale
-  if told[1] == 'settled' then
-    told[3], sale[4], sale[5] = given, told[2], given
+  if outcome[1] == 'settled' then
+    outcome[3], sale[4], sale[5] = given, outcome[2], given
     redis.call('SET', record_key, cmsgpack.pack(record, sale), 'KEEPTTL')
   end
 -- end sale
@@ -69,7 +69,7 @@ if not is_charge then
   add_places(states)
 -- end hold
 -- sale
-  states[#states + 1] = told
+  states[#states + 1] = outcome
 -- end sale
   return states
 -- hold
@@ -175,7 +175,7 @@ keep(record, own_hold, tonumber(life))
 redis.call('SET', record_key, cmsgpack.pack(record), 'PX', life)
 -- end plain
 -- sale
-record[2] = now + ahead
+record[2] = now + later
 redis.call('SET', record_key, cmsgpack.pack(record, {now, lasts, now + hold, -1, 0}), 'PX', life)
 reply[#reply + 1] = {'sold', cost, lasts}
 do

@@ -162,7 +162,7 @@ end
 local held_key, prefix = table.remove(KEYS), argument()
 local release, most_open, ttl = argument() == 'release', tonumber(argument()), tonumber(argument())
 local test_now, durable, asked, meta = tonumber(argument()), argument() == '1', argument(), argument()
-local names = arguments(quotas)
+local counters = arguments(quotas)
 local reset_key, record_key, record, drained, own_hold = table.remove(KEYS), nil, nil, nil, nil
 if how == 'once' or how == 'id' or how == 'renew' then
   record_key = table.remove(KEYS)
@@ -192,9 +192,9 @@ local stays = 0
 -- sale
 -- How long units may be returned, spent, and how much later the charge is recorded, us. Some leases
 -- end with their window. A settle has the units that were spent, or -1 for all.
-local lasts, ends, ahead, spent
+local lasts, ends, later, spent
 if how == 'once' then
-  hold, lasts, ends, ahead = tonumber(argument()), tonumber(argument()), argument() == '1', tonumber(argument())
+  hold, lasts, ends, later = tonumber(argument()), tonumber(argument()), argument() == '1', tonumber(argument())
 end
 -- end sale
 if how == 'hold' then

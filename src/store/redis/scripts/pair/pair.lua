@@ -6,7 +6,7 @@ local state_keys, changed = {state_key}, false
 
 -- For each quota: its numbers; its pair and tail; and the base of a charge, an instant and a number.
 -- A converted pair ends at the instant in `repaid_at`.
-local number_of, first, second, tail, from, counted, repaid_at = {}, {}, {}, {}, {}, {}, {}
+local number_of, first, second, tail, begun, counted, repaid_at = {}, {}, {}, {}, {}, {}, {}
 at = at + 8
 for q = 1, quotas do
   number_of[q] = {read_at('<dddddd', numbers, at)}
@@ -32,7 +32,7 @@ end
 for q, pair in ipairs(general.pairs_of(columns, number_of)) do
   local a, b, c, d, e, f = unpack(number_of[q])
   first[q], second[q], tail[q], repaid_at[q] = unpack(pair)
-  room[q], from[q], counted[q] = standing(a, b, c, d, e, f, first[q], second[q])
+  room[q], begun[q], counted[q] = standing(a, b, c, d, e, f, first[q], second[q])
 end
 reply[2] = state or 0
 
@@ -44,7 +44,7 @@ end
 local function charge(parts)
   for q = 1, quotas do
     if parts[q] > 0 then
-      first[q], second[q] = added(number_of[q][1], number_of[q][2], from[q], counted[q], parts[q])
+      first[q], second[q] = added(number_of[q][1], number_of[q][2], begun[q], counted[q], parts[q])
       if tail[q] ~= '' and not goes_on(counted[q], tail[q]) then
         tail[q] = ''
       end

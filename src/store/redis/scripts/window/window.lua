@@ -47,7 +47,7 @@ local function charge(parts)
     if parts[q] > 0 then
 -- sale
       -- A sale counts as of the last instant at which its units may be spent.
-      step[q] = (now + ahead - (now + ahead) % lengths[q]) / lengths[q]
+      step[q] = (now + later - (now + later) % lengths[q]) / lengths[q]
 -- end sale
       seen[q] = window.charged_in(seen[q], kind, step[q], parts[q])
       columns[kind], columns[window.other_width(kind)] = seen[q], nil
