@@ -23,13 +23,9 @@ pub(super) fn by_record(charged: Charged, decide: impl FnOnce(&Arc<Policy>, Verd
 /// Whether checks of the policy may wait.
 ///
 /// # Errors
-/// If its algorithm knows no instant at which a cost fits, its nodes spend units locally, or its
-/// checks hold places.
+/// If its algorithm knows no instant at which a cost fits, or its nodes spend units locally.
 pub(super) fn may_wait(policy: &Policy) -> Result<(), CheckError> {
     match policy.algorithm {
-        _ if policy.options.hold.is_some() => Err(CheckError::CannotWait(
-            "a check under this policy's `hold` takes its place at once: leave the wait out, or use a policy without a hold",
-        )),
         Algorithm::TokenBucket if policy.options.lease.is_none() => Ok(()),
         Algorithm::TokenBucket => Err(CheckError::CannotWait(
             "nodes spend units of this policy's `lease` locally, in no order: leave the wait out, or use a policy \
@@ -72,8 +68,12 @@ impl Engine {
     /// may have charged the id.
     async fn check_with_id(&self, resolved: &Resolved, check: &Check, id: &Id, until: Micros) -> Answer {
         let since = self.clock.now();
+        let is_held = resolved.subject.policy.options.hold.is_some();
         let decided = match check.over {
-            Over::Deny if id.is_new() => self.decide_wait_locally(resolved, check, since),
+            // The end of a place's wait does not depend on how long the check waits.
+            Over::Deny if id.is_new() && !(is_held && check.wait.is_some()) => {
+                self.decide_wait_locally(resolved, check, since)
+            }
             _ => resolved.decide_by_list(check.cost),
         };
         let answer = match decided {

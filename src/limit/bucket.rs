@@ -133,13 +133,13 @@ impl TokenBucket {
     }
 
     /// Takes back `cost` of the charge made at `at`, as far as that is certainly unpaid. `kept` units
-    /// of it stay, and were repaid first. A charge with a place in line has not started: it counts as
-    /// unpaid if nobody stands behind it. Returns units, rounded up.
+    /// of it stay, and were repaid first. A charge with a place in line has not started: the whole of
+    /// it counts as unpaid if nobody stands behind it, and no part. Returns units, rounded up.
     pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, (cost, kept): (u64, u64), entry: Entry) -> u64 {
         let (terms, Some(ledger)) = (Terms::of_quota(quota), &mut self.ledger) else { return 0 };
         // After a clock that stepped back, a charge is later than `now` without a place in line.
         let has_place = at > now && self.at <= ledger.line;
-        if has_place && !ledger.is_last(entry) {
+        if has_place && (kept > 0 || !ledger.is_last(entry)) {
             return 0;
         }
         // The clock may have stepped back since the last charge or refund.

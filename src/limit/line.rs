@@ -52,21 +52,13 @@ pub fn wait(
     line: Line,
     has_id: bool,
 ) -> (Ruling, Option<Receipt>) {
-    let quotas = || policy.quotas.iter();
-    let fits_after = states.iter().zip(quotas()).map(|(state, quota)| state.wait(quota, now, cost));
-    let wait = fits_after.max().filter(|_| cost > 0).unwrap_or(Wait::NONE);
-    let Wait::For(span) = wait else { return (denial(policy, states, now, cost, wait), None) };
-    let places = states
-        .iter()
-        .zip(quotas())
-        .map(|(state, quota)| line.time_to_a_place(state, quota, now, cost, span));
-    let denied_for = places.max().filter(|_| span > 0).unwrap_or(0);
-    if denied_for > 0 {
-        return (denial(policy, states, now, cost, Wait::For(denied_for)), None);
-    }
+    let (span, denied_for) = waits(policy, states, now, cost, line);
+    let (Wait::For(span), Wait::NONE) = (span, denied_for) else {
+        return (denial(policy, states, now, cost, denied_for), None);
+    };
     let start = now + span;
     let mut entries: Vec<Option<Entry>> = Vec::new();
-    for (state, quota) in states.iter_mut().zip(quotas()).filter(|_| cost > 0) {
+    for (state, quota) in states.iter_mut().zip(&policy.quotas).filter(|_| cost > 0) {
         state.charge_at(quota, now, start, cost);
         entries.extend((has_id || span > 0).then(|| Some(state.take_place(now, start))));
     }
@@ -74,6 +66,22 @@ pub fn wait(
     let mut decided = ruled(policy, states, now, cost, true);
     decided.verdicts.iter_mut().for_each(|verdict| verdict.start_after = span);
     (decided, receipt)
+}
+
+/// The denial of a cost, at least 1, that something else forbids. Its wait lasts until a place in
+/// line is free.
+pub fn deny(policy: &Policy, states: &[State], now: Micros, cost: u64, line: Line) -> Ruling {
+    denial(policy, states, now, cost, waits(policy, states, now, cost, line).1)
+}
+
+/// The time until `cost` fits, and until a check of that cost gets a place in line.
+fn waits(policy: &Policy, states: &[State], now: Micros, cost: u64, line: Line) -> (Wait, Wait) {
+    let each = || states.iter().zip(&policy.quotas);
+    let fits_after = each().map(|(state, quota)| state.wait(quota, now, cost));
+    let wait = fits_after.max().filter(|_| cost > 0).unwrap_or(Wait::NONE);
+    let Wait::For(span) = wait else { return (wait, wait) };
+    let places = each().map(|(state, quota)| line.time_to_a_place(state, quota, now, cost, span));
+    (wait, Wait::For(places.max().filter(|_| span > 0).unwrap_or(0)))
 }
 
 fn denial(policy: &Policy, states: &[State], now: Micros, cost: u64, wait: Wait) -> Ruling {

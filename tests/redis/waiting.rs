@@ -18,6 +18,10 @@ policies:
   listed: {algorithm: token-bucket, quotas: [{rate: 1 per 10s, burst: 1}], allow: {keys: [root]}, deny: {keys: [mallory]}}
   leased: {algorithm: token-bucket, quotas: [{rate: 1000 per 1s, burst: 1000}], lease: {span: 10ms}}
   window: {quotas: [1 per 1h]}
+  jobs:
+    algorithm: token-bucket
+    quotas: [{rate: 1 per 10s, burst: 1}]
+    hold: {ttl: 30s, in_flight: 3}
 ";
 
 fn wait(node: &Node, key: &str, wait_ms: u64) -> Value {
@@ -104,6 +108,40 @@ fn record_of_an_id_outlives_its_place() {
         let again = with_id(true);
         assert_eq!(again["replayed"], true, "{again}");
         assert!(start(&again) <= first - 2500, "{first}: {again}");
+    });
+}
+
+#[test]
+fn hold_in_line_has_its_place_at_once_and_its_ttl_from_the_start_on() {
+    on_memory_and_redis(POLICIES, |node| {
+        let key = &*unique("jobs");
+        let of = |id: &str, more: &Value| {
+            let mut body = json!({"policy": "jobs", "key": key, "id": id});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            body
+        };
+        let check = |id: &str, wait_ms: u64| ask(node, &of(id, &json!({"wait_ms": wait_ms})));
+        let settle = |id: &str, cost: u64| node.post("/v1/settle", &of(id, &json!({"cost": cost}))).json();
+        for place in 0..3 {
+            let answer = check(&format!("{place}"), 60_000);
+            let expires = answer["hold"]["expires_in_ms"].as_u64().unwrap();
+            assert!((30_000 + start(&answer)).abs_diff(expires) <= 1, "{answer}");
+            assert_eq!(answer["hold"]["in_flight"], place + 1, "{answer}");
+        }
+        let replayed = check("2", 60_000);
+        assert_eq!(replayed["replayed"], true, "{replayed}");
+        assert!((15_000..=20_000).contains(&start(&replayed)), "{replayed}");
+        // A place in flight is free when the first hold expires, which no wait shortens.
+        let denied = check("3", 60_000);
+        assert_eq!((&denied["allowed"], &denied["reason"]), (&json!(false), &json!("in_flight")), "{denied}");
+        assert!((20_000..=30_000).contains(&denied["retry_after_ms"].as_u64().unwrap()), "{denied}");
+        // The second stands before the third, so only its place in flight is free again.
+        assert_eq!(settle("1", 0)["refunded"], 0);
+        let behind = start(&check("4", 60_000));
+        assert!((25_000..=30_000).contains(&behind), "{behind}");
+        assert_eq!(settle("4", 0)["refunded"], 1);
+        let again = start(&check("5", 60_000));
+        assert!((behind - 5_000..=behind).contains(&again), "{behind} and {again}");
     });
 }
 

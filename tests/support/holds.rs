@@ -10,7 +10,7 @@ use tollgate::limit::key::Fingerprinter;
 use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Anchor, Rule};
 use tollgate::limit::time::Micros;
-use tollgate::store::{Done, Over, Subject, Work};
+use tollgate::store::{Done, Line, Over, Subject, Waiting, Work};
 
 use super::hold_model::{Checked, Ended, HoldModel, Limits};
 use super::steps::{RECORDS_LIVE, START, Step, any_policies, policy as windows, policy_of, quota, steps};
@@ -21,6 +21,8 @@ pub enum HoldOp {
     Open,
     Drain,
     Again(usize),
+    /// A check that waits in line; sometimes with an earlier id.
+    Wait(usize),
     /// With a share of the charge, in quarters; none: as charged.
     Settle(usize, Option<u64>),
     Renew(usize),
@@ -71,6 +73,10 @@ pub fn hold_ops(policy: &Policy, count: usize) -> impl Strategy<Value = Vec<(Ste
         1 => Just(HoldOp::List),
         1 => prop::bool::weighted(0.3).prop_map(|reset| if reset { HoldOp::Reset } else { HoldOp::Open }),
     ];
+    let op = match policy.algorithm {
+        Algorithm::TokenBucket => prop_oneof![3 => op, 1 => any::<usize>().prop_map(HoldOp::Wait)].boxed(),
+        _ => op.boxed(),
+    };
     let timed = if policy.quotas.is_empty() { windows(&[(4, 2_000_000)]) } else { policy.clone() };
     (steps(&timed, count), prop::collection::vec(op, count))
         .prop_map(|(steps, ops)| steps.into_iter().zip(ops).collect())
@@ -92,6 +98,14 @@ impl HoldHistory {
                 Some((id, cost, over)) => Work::Once { id: id.into(), cost, over },
                 None => Work::Look(cost),
             },
+            HoldOp::Wait(choice) => {
+                let queue = choice.is_multiple_of(3).then_some(*choice as u64 % 40);
+                let line = Line { longest: 1 << (choice % 34), queue };
+                let known = self.id(*choice).filter(|_| choice.is_multiple_of(4));
+                let (id, cost) =
+                    known.map_or_else(|| (self.new_id(cost, Over::Deny), cost), |(id, cost, _)| (id, cost));
+                Work::Wait(Box::new(Waiting { cost, line, id: Some(id.into()) }))
+            }
             HoldOp::Settle(choice, part) => match self.id(*choice) {
                 Some((id, cost, _)) => Work::Settle { id, cost: part.map(|part| (cost * part).div_ceil(4)) },
                 None => Work::Settle { id: "never".into(), cost: None },
@@ -106,10 +120,14 @@ impl HoldHistory {
     }
 
     fn once(&mut self, cost: u64, over: Over) -> Work {
+        Work::Once { id: self.new_id(cost, over).into(), cost, over }
+    }
+
+    fn new_id(&mut self, cost: u64, over: Over) -> Arc<str> {
         // Some bytes are escaped in the names of keys.
         let id: Arc<str> = format!("id%{}\n", self.ids.len()).into();
         self.ids.push((id.clone(), cost, over));
-        Work::Once { id: id.into(), cost, over }
+        id
     }
 
     /// One of the last ids, or any.

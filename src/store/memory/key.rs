@@ -11,7 +11,7 @@ use crate::limit::drain::{Over, drain};
 use crate::limit::hold::Renewal;
 use crate::limit::key::Fingerprint;
 use crate::limit::lease::{self, Sold, SoldEnd};
-use crate::limit::line;
+use crate::limit::line::{self, Line};
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::receipt::{LeaseReceipt, Receipt};
@@ -188,16 +188,28 @@ impl KeyState {
             }
             return replayed;
         }
-        let mut receipt = None;
-        let taken = self.with(policy, now, |states| {
-            let (ruling, made) = line::wait(policy, states, now, cost, line, id.is_some());
-            receipt = made;
-            ruling
-        });
+        let (taken, receipt) = self.place(policy, now, (cost, line), id.is_some());
         match id {
             Some(id) => self.recorded(policy, id, taken, receipt),
             None => Done::Taken(taken),
         }
+    }
+
+    /// Charges a cost at the first instant at which it fits.
+    fn place(
+        &mut self,
+        policy: &Policy,
+        now: Micros,
+        (cost, line): (u64, Line),
+        has_id: bool,
+    ) -> (Taken, Option<Receipt>) {
+        let mut receipt = None;
+        let taken = self.with(policy, now, |states| {
+            let (ruling, made) = line::wait(policy, states, now, cost, line, has_id);
+            receipt = made;
+            ruling
+        });
+        (taken, receipt)
     }
 
     /// The decision on an earlier check with the id, if it charged.

@@ -8,12 +8,13 @@ use crate::limit::decision::Verdict;
 use crate::limit::drain::Over;
 use crate::limit::hold::{End, Hold, HoldState, LISTED, OnExpiry, Places, Renewal, SWEPT, Settlement};
 use crate::limit::key::Fingerprint;
+use crate::limit::line;
 use crate::limit::policy::Policy;
 use crate::limit::quota::Quota;
 use crate::limit::receipt::Receipt;
 use crate::limit::time::Micros;
 use crate::store::memory::ids::{Kept, Record, RecordedEnd};
-use crate::store::work::{Charged, Done, OpenHold, Work};
+use crate::store::work::{Charged, Done, OpenHold, Waiting, Work};
 use crate::store::{Meta, Taken};
 
 /// The places of a key.
@@ -92,6 +93,13 @@ impl KeyState {
             (Work::Renew(_), own) => return Done::Renewed(own.map_or(Renewal::Unknown, |own| self.renew(&step, own))),
             (Work::ReadHolds, _) => return self.list_holds(at),
             (Work::Once { cost, over, .. }, Some(own)) => return self.replay(&step, own, (*cost, *over)),
+            (Work::Wait(waiting), Some(own)) => {
+                let mut replayed = self.replay(&step, own, (waiting.cost, Over::Deny));
+                if let (Done::Charged(charged), Some(record)) = (&mut replayed, self.record(own)) {
+                    charged.verdict.start_after = record.start_after(now);
+                }
+                return replayed;
+            }
             (Work::Settle { cost: Some(cost), .. }, Some(own)) if self.is_settled_otherwise(own, *cost) => {
                 return Done::Reused(None);
             }
@@ -103,7 +111,7 @@ impl KeyState {
         let wait = self.wait_for_place(&step);
         let before = self.holds().map_or(0, |holds| holds.open(at));
         let (mut expired, waiting) = self.sweep_expired(&step, work, own);
-        let needs_place = matches!(work, Work::Look(_) | Work::Once { over: Over::Deny, .. });
+        let needs_place = matches!(work, Work::Look(_) | Work::Wait(_) | Work::Once { over: Over::Deny, .. });
         let done = match (work, id) {
             (Work::Settle { cost, .. }, _) => self.settle(&step, own, *cost),
             (Work::RefundOnce(_), _) if own.is_some_and(|own| self.kept(own).is_some()) => {
@@ -116,7 +124,17 @@ impl KeyState {
             }
             (Work::Once { cost, .. }, Some(_)) if needs_place && wait > 0 => Done::Taken(self.look(policy, *cost, now)),
             (Work::Once { id: name, cost, over: Over::Deny }, Some(id)) => {
-                self.open(&step, id, &name.name, *cost, metas)
+                let charged = self.charge(policy, now, (*cost, Over::Deny), metas, 0);
+                self.open(&step, (id, &name.name), charged, metas)
+            }
+            (Work::Wait(waiting), _) if wait > 0 && waiting.cost > 0 => {
+                let Waiting { cost, line, .. } = **waiting;
+                Done::Taken(self.with(policy, now, |states| line::deny(policy, states, now, cost, line)))
+            }
+            (Work::Wait(waiting), Some(id)) => {
+                let charged = self.place(policy, now, (waiting.cost, waiting.line), true);
+                let name = waiting.id.as_ref().map_or_else(Default::default, |id| id.name.clone());
+                self.open(&step, (id, &name), charged, metas)
             }
             _ => self.operate(policy, work, id, metas, now),
         };
@@ -252,18 +270,23 @@ impl KeyState {
         }))
     }
 
-    /// Decides a check, and opens a hold if it charges.
-    fn open(&mut self, step: &Step<'_>, id: Id<'_>, name: &Arc<str>, cost: u64, metas: &[Meta]) -> Done {
+    /// Opens a hold for a check that was charged. Its time to live counts from its start.
+    fn open(
+        &mut self,
+        step: &Step<'_>,
+        (id, name): (Id<'_>, &Arc<str>),
+        (taken, receipt): (Taken, Option<Receipt>),
+        metas: &[Meta],
+    ) -> Done {
         let Step { policy, hold, now, at } = *step;
-        let (taken, receipt) = self.charge(policy, now, (cost, Over::Deny), metas, 0);
         let (Some(receipt), Some(verdict)) = (receipt, taken.ruling.verdicts.first()) else {
             return Done::Taken(taken);
         };
-        let (expires, meta) = (at + hold.ttl, metas.first().cloned().flatten());
-        let until = now + hold.ttl + id.life;
+        let (life, meta) = (verdict.start_after + hold.ttl, metas.first().cloned().flatten());
+        let (expires, until) = (at + life, now + life + id.life);
         let kept = Kept { name: name.clone(), meta, expires, end: None, life: id.life, until };
         let record = Record::new(verdict, &receipt, id.quotas.of(&policy.quotas), id.life, Some(kept));
-        let verdict = record.verdict();
+        let verdict = Verdict { start_after: verdict.start_after, ..record.verdict() };
         let notes = self.notes.get_or_insert_default();
         notes.records.insert(id.print, record);
         notes.holds.clock = at;

@@ -17,7 +17,7 @@ use super::{counters, holds, log, operations, sales};
 use crate::limit::decision::decide;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::{MICROS_PER_MILLI, Micros};
-use crate::store::{Done, Meta, Over, Taken, Work};
+use crate::store::{Done, Meta, Taken, Work};
 
 /// How far the shard's clock may differ from the caller's estimate, us. TIME decides, and the
 /// caller knows it only roughly. A call therefore carries every calendar window that TIME may
@@ -126,22 +126,10 @@ impl Call<'_> {
         if self.work.is_of_caller(self.policy) {
             return sales::read(self, value);
         }
-        let asked = match self.work {
-            Work::Once { cost, over, .. } => Some((*cost, *over)),
-            Work::Wait(waiting) => Some((waiting.cost, Over::Deny)),
-            _ => None,
-        };
-        if let (Some(asked), Value::Array(values)) = (asked, value)
-            && let [Value::BulkString(word), rest @ ..] = &values[..]
+        if let Value::Array(values) = value
+            && let Some(charged) = operations::recorded_reply(self, values)
         {
-            let mut charged = operations::charged(self.policy, word, asked, rest);
-            // Only a check that waits asks for the time until its start.
-            if let (Some(Done::Charged(charged)), Work::Wait(_)) = (&mut charged, self.work) {
-                charged.verdict.start_after = rest.get(1).and_then(unsigned)?;
-            }
-            let charged = charged.map(Reply::Done);
-            // Another program may have written the record.
-            return charged.or_else(|| (word == b"replayed").then(Reply::corrupt_record));
+            return charged;
         }
         if let (Work::ReadTicks { at, cost }, Some(ticks)) = (self.work, self.policy.ticks()) {
             return counters::read_reply(self.policy, ticks, (*at, *cost), value);

@@ -11,10 +11,11 @@ use super::reply::{Reply, is_corrupt, opened, text, unsigned};
 use crate::limit::decision::{Ruling, decide, look};
 use crate::limit::drain::{Over, drain};
 use crate::limit::hold::{End, HoldState, OnExpiry, Places, Renewal, Settlement};
+use crate::limit::line;
 use crate::limit::policy::Durability;
 use crate::limit::refunds::is_tentative;
 use crate::limit::time::Micros;
-use crate::store::{Done, OpenHold, Taken, Work};
+use crate::store::{Done, OpenHold, Taken, Waiting, Work};
 
 /// Adds the arguments of `hold.lua`.
 pub fn arguments(call: &Call<'_>, cmd: &mut Cmd, time: Option<Micros>) {
@@ -61,12 +62,11 @@ fn read_operation(call: &Call<'_>, value: &Value) -> Option<Reply> {
         [rest @ .., Value::Array(told)] => (HoldReply::read(call, told)?, rest),
         _ => return None,
     };
-    if let (Work::Once { cost, over, .. }, [Value::BulkString(word), record @ ..]) = (call.work, rest) {
-        let Some(done) = operations::charged(call.policy, word, (*cost, *over), record) else {
-            // Another program may have written the record.
-            return (word == b"replayed").then(Reply::corrupt_record);
-        };
-        return Some(Reply::Done(told.added_to(done)));
+    if let Some(recorded) = operations::recorded_reply(call, rest) {
+        return Some(match recorded? {
+            Reply::Done(done) => Reply::Done(told.added_to(done)),
+            reply => reply,
+        });
     }
     told.done(call, rest).map(Reply::Done)
 }
@@ -141,6 +141,15 @@ impl HoldReply {
                 match self.places.wait {
                     0 => decide(policy, &mut states, time, &[*cost]),
                     _ => look(policy, &states, time, *cost),
+                }
+            }
+            Work::Wait(waiting) => {
+                needs_place = true;
+                let Waiting { cost, line, .. } = **waiting;
+                if self.places.wait > 0 && cost > 0 {
+                    line::deny(policy, &states, time, cost, line)
+                } else {
+                    line::wait(policy, &mut states, time, cost, line, false).0
                 }
             }
             Work::Drain(cost) | Work::Once { cost, .. } => drain(policy, &mut states, time, *cost),

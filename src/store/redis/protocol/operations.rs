@@ -10,7 +10,7 @@ use smallvec::{SmallVec, smallvec};
 use super::call::Call;
 use super::holds;
 use super::keys::recorded;
-use super::reply::{text, unsigned};
+use super::reply::{Reply, text, unsigned};
 use super::sources::ScriptId;
 use crate::limit::decision::{QuotaState, QuotaStates, Verdict, Wait};
 use crate::limit::policy::{Algorithm, Durability, Policy};
@@ -153,8 +153,30 @@ fn give_back(receipt: &Receipt, cmd: &mut Cmd) {
     }
 }
 
+/// Reads the reply to a check with an id that has a record. The outer value is none without one, and
+/// the inner one if it has no form of the script's.
+pub fn recorded_reply(call: &Call<'_>, values: &[Value]) -> Option<Option<Reply>> {
+    let asked = match call.work {
+        Work::Once { cost, over, .. } => (*cost, *over),
+        Work::Wait(waiting) => (waiting.cost, Over::Deny),
+        _ => return None,
+    };
+    let [Value::BulkString(word), record @ ..] = values else { return None };
+    let mut charged = charged(call.policy, word, asked, record);
+    // Only a check that waits asks for the time until its start.
+    if let (Some(Done::Charged(charged)), Work::Wait(_)) = (&mut charged, call.work) {
+        match record.get(1).and_then(unsigned) {
+            Some(span) => charged.verdict.start_after = span,
+            None => return Some(None),
+        }
+    }
+    let charged = charged.map(Reply::Done);
+    // Another program may have written the record.
+    Some(charged.or_else(|| (word == b"replayed").then(Reply::corrupt_record)))
+}
+
 /// Reads a record. `word` reports whether it is new or old.
-pub fn charged(policy: &Arc<Policy>, word: &[u8], asked: (u64, Over), record: &[Value]) -> Option<Done> {
+fn charged(policy: &Arc<Policy>, word: &[u8], asked: (u64, Over), record: &[Value]) -> Option<Done> {
     let (record, drained) = match record {
         [record @ .., Value::Array(drained)] => (record, Some(drained)),
         _ => (record, None),

@@ -84,8 +84,8 @@ local function take_back(q)
   -- After a clock that stepped back, a charge is later than now without a place in line.
   local has_place = made and made > now and first[q] <= line
   if has_place then
-    -- The charge has not started. Its place is given back if nobody stands behind it.
-    if number[q] ~= last or last < born then
+    -- The charge has not started. The whole place is given back if nobody stands behind it.
+    if stays > 0 or number[q] ~= last or last < born then
       return 0
     end
     last = last - 1

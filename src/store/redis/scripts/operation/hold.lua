@@ -90,7 +90,7 @@ if most_open > 0 and in_flight >= most_open then
   local rank = exact((begin - 1) / 2 + held - most_open)
   wait = redis.call('ZRANGE', held_key, rank, rank, 'WITHSCORES')[2] - held_at
 end
-local lacks_place = wait > 0 and how == 'once' and over == 'deny'
+local lacks_place = wait > 0 and how == 'once' and over ~= 'drain'
 
 -- The state of the id's hold.
 local own = own_hold and own_hold[2] == 1 and 'settled' or own_hold and own_hold[2] == 2 and 'released' or ''
@@ -158,6 +158,7 @@ if record and durable then
 end
 if how == 'once' and record then
   record[#record + 1] = drained
+  record[2] = over == 'wait' and math.max(0, record[2] - called_at) or 0
   table.insert(record, 1, 'replayed')
   ended, is_unswept = 0, false
   add_places(record)

@@ -161,8 +161,9 @@ for q = 1, quotas do
   end
 end
 -- hold
-if over == 'deny' then
-  own_hold = {held_at + ttl, 0, tonumber(life), 0, 0, 0, meta}
+if over ~= 'drain' then
+  -- The time to live of a hold in line counts from its start.
+  own_hold = {held_at + start - now + ttl, 0, tonumber(life), 0, 0, 0, meta}
   occupy()
   in_flight, own = in_flight + 1, 'open'
 end
