@@ -51,6 +51,7 @@ export class Link {
   private readonly agent: http.Agent
   private readonly target: http.RequestOptions
   private readonly prefix: string
+  private readonly connected = new WeakSet<object>()
 
   constructor(node: string, caFile: string | undefined) {
     const url = new URL(node)
@@ -82,8 +83,14 @@ export class Link {
       const cancel = expiry(timeoutMs, () => end(new NoAnswer(state === 'connecting' ? 'refused' : 'silent')))
       const fail = (error: Error) => end(new NoAnswer(state === 'ready' ? 'broken' : 'refused', error))
       request.once('socket', (socket) => {
-        state = request.reusedSocket ? 'ready' : 'connecting'
-        if (!request.reusedSocket) socket.once(this.isSecure ? 'secureConnect' : 'connect', () => { state = 'ready' })
+        // `reusedSocket` is false for a call that waited for its turn.
+        state = this.connected.has(socket) ? 'ready' : 'connecting'
+        if (state === 'connecting') {
+          socket.once(this.isSecure ? 'secureConnect' : 'connect', () => {
+            this.connected.add(socket)
+            state = 'ready'
+          })
+        }
       })
       request.on('error', fail)
       request.once('response', (response) => {

@@ -53,6 +53,30 @@ describe('a client', () => {
     })
   })
 
+  test('never repeats a call that waited for a connection and then was sent', async (t) => {
+    const warned = t.mock.method(process, 'emitWarning', () => {})
+    // The first calls open all connections, and each later one gets one of them.
+    const used = new Set()
+    let [broken, others] = [0, 0]
+    const answer = ({ socket }, response) => {
+      if (!used.has(socket)) return used.add(socket) && response.end('{"allowed":true}')
+      broken++
+      return socket.destroy()
+    }
+    await withServer((_request, response) => { others++; response.end('{"allowed":true}') }, async (_client, other) => {
+      await withServer(answer, async (_client, server) => {
+        const nodes = [server, other].map((each) => `http://127.0.0.1:${each.address().port}`)
+        const client = new Client({ nodes, retry: false, coalesce: false, deadlineMs: 5000 })
+        const checks = Array.from({ length: 80 }, () => client.check({ key: 'a' }))
+        const failed = (await Promise.allSettled(checks)).filter(({ reason }) => reason instanceof Unavailable)
+        await client.close()
+        assert.ok(broken > 0)
+        assert.deepEqual([failed.length, others], [broken, 0])
+      })
+    })
+    assert.equal(warned.mock.callCount(), 0)
+  })
+
   test('uses a connection once if the node says close', async () => {
     let connections = 0
     const answer = (_request, response) => response.writeHead(200, { connection: 'close' }).end('{"allowed":true}')
