@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
@@ -68,15 +67,19 @@ class TollgateMiddleware:
             if message["type"] == "http.response.start":
                 head, headers = message, list(message.get("headers", ()))
                 if verdict.decision is not None:
-                    fields = quota_fields(verdict.decision, decoded(headers))
+                    taken = [field for field in headers if field[0][:9].lower() == b"ratelimit"]
+                    fields = quota_fields(verdict.decision, decoded(taken))
                     headers += [(name.encode(), value.encode()) for name, value in fields]
                 message = {**message, "headers": headers}
             await send(message)
 
-        held: Any = verdict.hold or contextlib.nullcontext()
         try:
-            async with held:
+            held: Any = verdict.hold
+            if held is None:
                 await self._app(scope, receive, answer)
+            else:
+                async with held:
+                    await self._app(scope, receive, answer)
         finally:
             if self._limiter.finishes:
                 response = Response(head["status"], decoded(head.get("headers", ())))

@@ -39,19 +39,19 @@ def quota_fields(decision: Decision, headers: Iterable[tuple[str, str]] = ()) ->
 
     present = [value for field, value in headers if field.lower().startswith("ratelimit")]
 
-    def item(name: str, left: str, amount: int, right: str, span: int) -> str:
+    def named(name: str) -> str:
         is_taken = present and any(f'"{name}";' in value for value in present)
-        prefix = f"{decision.policy}/" if is_taken else ""
-        return f'"{prefix}{name}";{left}={min(amount, MAX_INTEGER)};{right}={span}'
+        return f'"{decision.policy}/{name}"' if is_taken else f'"{name}"'
 
     if not decision.quotas:
         reset = min(_seconds(decision.reset_after_ms or 0), latest)
-        return [("ratelimit", item(decision.quota, "r", decision.remaining or 0, "t", reset))]
-    policies = [item(q.name, "q", q.limit, "w", _seconds(q.window_ms)) for q in decision.quotas]
-    states = [
-        item(q.name, "r", q.remaining, "t", min(_seconds(q.reset_after_ms), latest))
-        for q in decision.quotas
-    ]
+        left = min(decision.remaining or 0, MAX_INTEGER)
+        return [("ratelimit", f"{named(decision.quota)};r={left};t={reset}")]
+    policies, states = [], []
+    for q in decision.quotas:
+        name, reset = named(q.name), min(_seconds(q.reset_after_ms), latest)
+        policies.append(f"{name};q={min(q.limit, MAX_INTEGER)};w={_seconds(q.window_ms)}")
+        states.append(f"{name};r={min(q.remaining, MAX_INTEGER)};t={reset}")
     return [("ratelimit-policy", ", ".join(policies)), ("ratelimit", ", ".join(states))]
 
 

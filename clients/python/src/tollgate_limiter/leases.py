@@ -48,7 +48,9 @@ def place_of(check: Check) -> Place | None:
     cost, members = cost_of(check), check.get
     if type(cost) is not int or cost < 1 or not isinstance(check["key"], str):
         return None
-    for name in _ONLY_A_NODE:
+    # Most checks have only a key, a policy and a cost.
+    others = len(check) - 1 - ("policy" in check) - ("cost" in check)
+    for name in _ONLY_A_NODE if others else ():
         value = members(name)
         if value is not None and value is not False:
             return None
@@ -168,7 +170,7 @@ class Leases:
             demand, paid = key.demand(now, 0) + cost, None
             for lease in key.hands:
                 if lease.left >= cost:
-                    key.demand(now, cost)
+                    key.present += cost
                     paid = lease.pay(cost, now)
                     if not lease.left:
                         self._end(lease)
@@ -260,8 +262,10 @@ class Leases:
         return lease.key
 
     def _end_old(self, key: _Key, now: Instant) -> None:
-        if key.hands:
-            self._end_all(lease for lease in key.hands if lease.age(now) >= lease.lasts)
+        for lease in key.hands:
+            if lease.age(now) >= lease.lasts:
+                self._end_all(lease for lease in key.hands if lease.age(now) >= lease.lasts)
+                return
 
     def _end_all(self, leases: Iterable[Lease]) -> None:
         for lease in list(leases):

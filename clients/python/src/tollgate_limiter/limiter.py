@@ -116,8 +116,11 @@ class Limiter:
 
     async def _check(self, request: Request) -> Check:
         options = self._options
-        key, cost = await self._key(request), await _of(options.get("cost", 1), request)
-        policy = await _of(options.get("policy"), request)
+        key, cost, policy = await self._key(request), options.get("cost", 1), options.get("policy")
+        if callable(cost):
+            cost = await _of(cost, request)
+        if callable(policy):
+            policy = await _of(policy, request)
         check: Check = {"key": key, "policy": policy, "cost": cost}
         if plan := options.get("plan"):
             check["plan"] = await _of(plan, request)
@@ -195,7 +198,8 @@ async def _of(option: Any, *arguments: object) -> Any:
     if not callable(option):
         return option
     result = option(*arguments)
-    return await result if inspect.isawaitable(result) else result
+    # A text is the usual result, and costs no search for `__await__`.
+    return result if isinstance(result, str) or not inspect.isawaitable(result) else await result
 
 
 def sendable(key: str) -> str:
