@@ -133,8 +133,8 @@ impl TokenBucket {
     }
 
     /// Takes back `cost` of the charge made at `at`, as far as that is certainly unpaid. `kept` units
-    /// of it stay, and were repaid first. A charge with a place in line has not started: the whole of
-    /// it counts as unpaid if nobody stands behind it, and no part. Returns units, rounded up.
+    /// of it stay, and were repaid first. A charge with a place in line has not started. If
+    /// nobody stands behind it, the whole of it counts as unpaid. Returns units, rounded up.
     pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, (cost, kept): (u64, u64), entry: Entry) -> u64 {
         let (terms, Some(ledger)) = (Terms::of_quota(quota), &mut self.ledger) else { return 0 };
         // After a clock that stepped back, a charge is later than `now` without a place in line.
