@@ -161,7 +161,8 @@ impl Policies {
                 Algorithm::SlidingLog | Algorithm::SlidingCounter => (shortest, shortest + span),
             };
             let advised = whole_millis(window / AUTO).max(MICROS_PER_MILLI);
-            (span > advised).then(|| {
+            // The window of a bucket is a rounded figure.
+            (span > advised + MICROS_PER_MILLI).then(|| {
                 format!(
                     "policy `{}`: a `lease` with a `span` of {} leaves {} % of the limit usable. Write at most {}, a 64th \
                      of the shortest window",

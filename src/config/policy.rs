@@ -56,7 +56,7 @@ pub(super) fn policy(member: &Member, defaults: Defaults) -> Option<Policy> {
     let timeout = section.read_or(&store::TIMEOUT, defaults.timeout);
     let lists = lists::lists(&section, key_type.unwrap_or_default(), form);
     let lease = lease::spec(&section, defaults.nodes);
-    let queue = section.member("wait").and_then(|node| queue(node, algorithm));
+    let queue = section.member("wait").and_then(|node| queue(node, algorithm, section.member("lease").is_some()));
     let hold = hold::hold(&section);
     let candidate = candidate::quotas(&section, form, ticks);
     let needs_zone = zone::is_needed(form, quotas.as_deref())
@@ -126,7 +126,12 @@ fn on_store_failure(node: Option<&Node>, durability: Option<Durability>) -> Opti
 }
 
 /// The most units in line. Only a token bucket has one.
-fn queue(node: &Node, algorithm: Option<Algorithm>) -> Option<u64> {
+fn queue(node: &Node, algorithm: Option<Algorithm>, has_lease: bool) -> Option<u64> {
+    if has_lease {
+        node.note(
+            "nodes spend units of a `lease` locally, in no order, so no check can wait: leave `wait` or `lease` out",
+        );
+    }
     if algorithm.is_some_and(|algorithm| algorithm != Algorithm::TokenBucket) {
         node.note("`wait` is for token buckets: add `algorithm: token-bucket`");
     }

@@ -121,8 +121,8 @@ impl Engine {
     /// back.
     fn is_outdated(&self, resolved: &Resolved, check: &Check) -> bool {
         match check.over {
-            // A place in line contradicts no denial.
-            Over::Deny if check.wait.is_some() => false,
+            // A place in line lengthens the wait of any denial, too.
+            Over::Deny if check.wait.is_some() => self.prefilter.knows(resolved.subject.fingerprint),
             Over::Deny => self.decide_locally(resolved, check.cost, self.clock.now()).is_some(),
             Over::Drain => self.prefilter.knows(resolved.subject.fingerprint),
         }

@@ -32,13 +32,13 @@ pub enum CheckError {
     NeedsId,
     #[error("the id is given twice for this key: give each check its own")]
     IdTwice,
-    #[error("the policy {0:?} has no `hold`, so its checks need no settle")]
+    #[error("the policy {0:?} has no `hold`, so its checks end without a call: leave this call out")]
     NoHolds(String),
     #[error("the policy {0:?} has no `callers` in its `lease`, so it sells none: ask by /v1/check")]
     NoCallers(String),
     #[error("must be at most {0}, the units of the lease")]
     ExceedsLease(u64),
-    #[error("the hold was settled with another cost: the first one counts")]
+    #[error("it was settled with another cost, and the first one counts: send that cost")]
     SettledOtherwise,
     #[error("the policy takes no quotas from requests")]
     UnwantedQuotas,

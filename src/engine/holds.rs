@@ -53,12 +53,15 @@ impl Engine {
         let until = self.clock.now() + micros(subject.policy.timeout);
         if subject.policy.options.hold.is_some() {
             subject = self.subject_of_charge(subject, &hold.id, until).await;
-        } else if self.sells_to_callers(&hold.policy) {
+        } else {
             let result = self.settle_lease(&subject, &hold.id, cost).await;
+            // Leases that are out when `callers` leaves the file still end.
+            let is_unknown = matches!(&result, Ok(result) if result.settlement.is_none() && !result.has_expired);
+            if is_unknown && !self.sells_to_callers(&hold.policy) {
+                return Err(CheckError::NoHolds(hold.policy.clone()));
+            }
             self.report(&subject, Operation::Settle, result.as_ref().map(|result| &result.decision));
             return result;
-        } else {
-            return Err(CheckError::NoHolds(hold.policy.clone()));
         }
         let subject = &subject;
         let work = Work::Settle { id: hold.id.clone(), cost };

@@ -229,6 +229,7 @@ impl Leases {
             key.resets += 1;
             key.lease.take().iter().for_each(|lease| lease.end());
         }
+        self.callers.reset(subject);
     }
 
     /// Ends all leases.

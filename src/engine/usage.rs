@@ -58,11 +58,14 @@ impl Engine {
             let (decision, ticks) = self.ticks(&resolved, check.cost).await?;
             return Ok(Usage { decision, history: None, ticks, holds: None });
         }
-        let decision = self.dry_run(&resolved, check.cost).await?;
-        let holds = match decision.places {
-            Some(_) => self.open_holds(&resolved.subject).await,
-            None => None,
-        };
+        let mut decision = self.dry_run(&resolved, check.cost).await?;
+        let mut holds = None;
+        if let Some(places) = &mut decision.places
+            && let Some((open, listed)) = self.open_holds(&resolved.subject).await
+        {
+            // The list is later than the decision, and has a count of its own instant.
+            (places.open, holds) = (open, Some(listed));
+        }
         let ticks = match resolved.subject.policy.algorithm {
             Algorithm::SlidingCounter => self.ticks(&resolved, check.cost).await?.1,
             _ => None,
@@ -94,12 +97,12 @@ impl Engine {
         answer
     }
 
-    /// Some open holds of a key, the newest first. None without the store.
-    async fn open_holds(&self, subject: &Subject) -> Option<Vec<OpenHold>> {
+    /// The number of open holds of a key, and some of them, the newest first. None without the store.
+    async fn open_holds(&self, subject: &Subject) -> Option<(u64, Vec<OpenHold>)> {
         match self.run_within(subject, Work::ReadHolds, &[], subject.policy.timeout).await {
-            Ok(Done::Holds(_, mut holds)) => {
+            Ok(Done::Holds(open, mut holds)) => {
                 holds.sort_by_key(|hold| hold.age);
-                Some(holds)
+                Some((open, holds))
             }
             _ => None,
         }

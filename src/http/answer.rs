@@ -98,7 +98,10 @@ pub(super) fn members(object: &mut Object<'_>, key: &str, decision: &Decision) {
     if let Some(places) = &decision.places {
         write_hold(object, places);
     }
-    if let Some(Lease { span, callers: Some(_), .. }) = decision.policy.options.lease {
+    // A key on a list gets no lease.
+    if let (Some(Lease { span, callers: Some(_), .. }), true) =
+        (decision.policy.options.lease, decision.source != Source::List)
+    {
         object.number("lease_span_ms", span / MICROS_PER_MILLI);
     }
     if decision.replayed {

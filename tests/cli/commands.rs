@@ -594,6 +594,8 @@ fn validate_warns_of_leases_that_leave_less_than_usual() {
         ("algorithm: sliding-log, quotas: [64 per 64s], lease: {span: 8s}", Some("8s leaves 88 %")),
         ("algorithm: fixed-window, quotas: [64 per 64s], lease: {span: 8s}", None),
         ("algorithm: token-bucket, quotas: [{rate: 1 per 1s, burst: 64}], lease: {}", None),
+        ("algorithm: token-bucket, quotas: [{rate: 10 per 1s, burst: 500}], lease: {span: auto}", None),
+        ("algorithm: token-bucket, quotas: [{rate: 7 per 1s, burst: 500}], lease: {span: auto}", None),
         (
             "algorithm: token-bucket, quotas: [{rate: 1 per 1s, burst: 64}], lease: {span: 8s}",
             Some("8s leaves 87 %"),

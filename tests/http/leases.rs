@@ -177,9 +177,35 @@ fn reset_makes_a_lease_worthless_for_returns() {
 }
 
 #[test]
+fn reset_begins_shares_anew() {
+    let node = node_with(POLICIES);
+    for id in ["a", "b", "c"] {
+        assert_eq!(lease(&node, "shared", id, 1000)["granted"], 62);
+    }
+    assert_eq!(http::call(&node.address, "DELETE", "/v1/usage?policy=shared&key=k", None, "").status, 200);
+    assert_eq!(lease(&node, "shared", "d", 1000)["granted"], 62);
+}
+
+#[test]
+fn lease_is_settled_after_callers_left_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("my.yaml");
+    std::fs::write(&file, POLICIES).unwrap();
+    let node = Node::with_config(&file);
+    lease(&node, "window", "a", 100);
+    std::fs::write(&file, POLICIES.replace(", callers: 1}", "}")).unwrap();
+    assert_eq!(http::exchange(&node.address, &http::request("POST", "/v1/reload", &[], b"")).status, 200);
+    assert_eq!(some(&settle(&node, "window", "a", Some(40)), &SETTLED), json!([true, 40, 60, 0, false]));
+    let unknown = json!({"policy": "window", "key": "k", "id": "b"}).to_string();
+    assert_eq!(http::post(&node.address, "/v1/settle", unknown).status, 422);
+}
+
+#[test]
 fn keys_on_lists_get_no_lease() {
     let node = node_with(POLICIES);
     for key in ["friend", "foe"] {
+        let check = post(&node, "/v1/check", &json!({"policy": "listed", "key": key}));
+        assert_eq!(check.get("lease_span_ms"), None, "{key}");
         let denied = post(&node, "/v1/lease", &json!({"policy": "listed", "key": key, "id": "a", "want": 10}));
         assert_eq!(some(&denied, &["granted", "source", "limit"]), json!([0, "list", null]), "{key}");
     }

@@ -203,6 +203,25 @@ fn five_parallel_reservations_of_40_of_100_units_leave_two() {
     assert_eq!((settled, &usage["remaining"], &usage["in_flight"]), (30, &json!(70), &json!(0)));
 }
 
+#[test]
+fn usage_counts_the_holds_that_it_lists() {
+    let (nodes, key) = (two_nodes(), unique("listed"));
+    let check_and_settle = || {
+        for id in 0..100 {
+            let id = json!({"policy": "jobs", "key": key, "id": id.to_string()});
+            call(&nodes[0], "/v1/check", &id);
+            call(&nodes[0], "/v1/settle", &id);
+        }
+    };
+    std::thread::scope(|scope| {
+        let calls = scope.spawn(check_and_settle);
+        while !calls.is_finished() {
+            let usage = http::get(&nodes[1].address, &format!("/v1/usage?policy=jobs&key={key}")).json();
+            assert_eq!(usage["in_flight"], usage["holds"].as_array().unwrap().len(), "{usage}");
+        }
+    });
+}
+
 /// The most places of a key.
 const FULL: u64 = 100_000;
 

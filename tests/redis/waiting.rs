@@ -67,6 +67,25 @@ fn known_denial_answers_only_checks_that_wait_less() {
     });
 }
 
+/// A place that is taken with an id moves the end of every denial that this node knows.
+#[test]
+fn denial_behind_places_with_ids_tells_when_a_place_is_free() {
+    on_memory_and_redis(POLICIES, |node| {
+        let key = &*unique("line");
+        assert_eq!(ask(node, &json!({"key": key}))["allowed"], true);
+        assert_eq!(ask(node, &json!({"key": key}))["allowed"], false);
+        for id in 0..3 {
+            ask(node, &json!({"key": key, "wait_ms": 60_000, "id": format!("{id}")}));
+        }
+        for more in [json!({"wait_ms": 10}), json!({})] {
+            let mut check = json!({"key": key});
+            check.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let denied = ask(node, &check);
+            assert!((35_000..=40_000).contains(&denied["retry_after_ms"].as_u64().unwrap()), "{denied}");
+        }
+    });
+}
+
 #[test]
 fn replay_gets_the_rest_and_the_last_place_is_used_again() {
     on_memory_and_redis(POLICIES, |node| {

@@ -70,8 +70,8 @@ impl Context<'_> {
         if items.len() > MAX_CHECKS {
             node.note(format!("a rule has up to {MAX_CHECKS} checks, not {}", items.len()));
         }
-        if self.is_paced && items.len() > 1 {
-            node.note("the rule has a `pace`, and only one check can wait in line: write one, or leave `pace` out");
+        if self.is_paced && items.len() != 1 {
+            node.note("the rule has a `pace`, and exactly one check can wait in line: write one, or leave `pace` out");
         }
         items.iter().filter_map(|item| self.check(item)).collect()
     }

@@ -113,6 +113,13 @@ impl Callers {
         }
     }
 
+    /// Forgets the leases of a key, whose units no longer count.
+    pub(super) fn reset(&self, subject: &Subject) {
+        if let Some(mut leases) = self.keys.get_mut(&subject.fingerprint) {
+            self.keep(&mut leases, |_| false);
+        }
+    }
+
     /// Drops leases whose time is over; called periodically.
     pub(super) fn sweep(&self, now: Micros) {
         self.keys.retain(|_, leases| {
