@@ -163,10 +163,16 @@ func (c *Client) CheckAll(ctx context.Context, checks []Check) (*AllAnswer, erro
 	return send[AllAnswer](ctx, c, call)
 }
 
+// maxWait is the longest wait that a node accepts.
+const maxWait = time.Hour
+
 // Acquire waits in line for at most wait, under a token bucket, and returns at the start of the check.
 // It returns [Denied] if no start lies within that time. The end of ctx ends the wait, and gives the
 // place back.
 func (c *Client) Acquire(ctx context.Context, check Check, wait time.Duration) (*Answer, error) {
+	if wait < 0 || wait > maxWait {
+		return nil, fmt.Errorf("tollgate: wait must be from 0 to 1h, not %s", wait)
+	}
 	if ctx.Err() != nil {
 		return nil, &Unavailable{context.Cause(ctx)}
 	}

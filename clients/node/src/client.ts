@@ -65,6 +65,7 @@ const MOST_BYTES = 1024 * 1024
 
 /** The longest time of a timer. */
 const MOST_MS = 2 ** 31 - 1
+const MOST_WAIT_MS = 3_600_000
 const DEADLINE_OF_A_NODE_MS = 300
 const MOST_DEFAULT_DEADLINE_MS = 1000
 /** A record outlives the last repetition, also if clocks differ. */
@@ -190,6 +191,9 @@ export class Client {
    * place back.
    */
   async acquire(check: Check, waitMs: number, { signal, ...options }: AcquireOptions = {}): Promise<CheckAnswer> {
+    if (!(Number.isInteger(waitMs) && waitMs >= 0 && waitMs <= MOST_WAIT_MS)) {
+      throw new RangeError(`waitMs must be an integer from 0 to ${MOST_WAIT_MS} (milliseconds), not ${waitMs}`)
+    }
     signal?.throwIfAborted()
     const waiting = { ...check, id: check.id ?? randomUUID(), once: check.id === undefined, wait_ms: waitMs }
     try {

@@ -44,6 +44,7 @@ NODE_SECONDS = 0.3
 MAX_DEFAULT_DEADLINE = 1.0
 # A day. Timers of the system end at some weeks.
 MAX_DEADLINE = 86_400.0
+MAX_WAIT = 3600.0
 # An id of `once` outlives the last repetition by this.
 ID_TTL_MS = 10_000
 COMPARE_SECONDS = 5.0
@@ -219,6 +220,8 @@ class BaseClient(ABC, Generic[H]):
         Raises `Denied` if no start lies within that time. An exception in the wait, such as a
         cancellation, gives the place back.
         """
+        if not 0 <= wait <= MAX_WAIT:
+            raise TollgateError(f"`wait` must be from 0 to {MAX_WAIT:.0f} seconds, not {wait}")
         name: dict[str, Any] = {"key": key, "policy": policy, "id": id or uuid.uuid4().hex}
         check: Check = {"key": key, "policy": policy, "cost": cost, "meta": meta, "plan": plan}
         check |= {"id": name["id"], "once": not id, "wait_ms": round(wait * 1000)}
