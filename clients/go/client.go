@@ -182,7 +182,7 @@ func (c *Client) Acquire(ctx context.Context, check Check, wait time.Duration) (
 	// Only the end of the check tells what a refund finds. It ends within the deadline.
 	rest := context.WithoutCancel(ctx)
 	answer, err := c.decide(rest, check)
-	if err == nil && !answer.Allowed {
+	if err == nil && (!answer.Allowed || answer.holdEnded()) {
 		return nil, &Denied{answer.Decision}
 	}
 	if err == nil {

@@ -5,7 +5,7 @@ import { Coalescer, type Written } from './coalescer.js'
 import { Denials } from './denials.js'
 import { Denied, Problem, Unavailable, invalid } from './errors.js'
 import { type Answer, type Call, checkToken, traceparentOf } from './exchange.js'
-import { Hold, repeat } from './hold.js'
+import { Hold, hasEnded, repeat } from './hold.js'
 import type { Sale } from './leases.js'
 import { Nodes } from './nodes.js'
 import { Purchases } from './purchases.js'
@@ -198,7 +198,7 @@ export class Client {
     const waiting = { ...check, id: check.id ?? randomUUID(), once: check.id === undefined, wait_ms: waitMs }
     try {
       const decision = await this.check(waiting, options)
-      if (!decision.allowed) throw new Denied(decision)
+      if (!decision.allowed || hasEnded(decision)) throw new Denied(decision)
       // The node counts from an earlier instant. So no start comes before its place.
       const start = performance.now() + (decision.start_in_ms ?? 0)
       for (let left; (left = start - performance.now()) > 0;) await sleep(left, undefined, { signal })

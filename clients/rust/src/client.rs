@@ -175,7 +175,7 @@ impl Client {
     /// A caller that drops the future gives its place back.
     ///
     /// # Errors
-    /// [`Error::Denied`] if no start lies within `wait`.
+    /// [`Error::Denied`] if no start lies within `wait`, or if the hold of the id has ended before.
     /// [`Error::Problem`] if `wait` is above one hour. Otherwise the errors of [`Client::check`].
     pub async fn acquire(&self, check: Check, wait: Duration) -> Result<Decision, Error> {
         if wait > LONGEST_WAIT {

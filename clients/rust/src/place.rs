@@ -25,7 +25,7 @@ impl Place {
     pub async fn take(client: Client, check: Check) -> Result<(Self, Decision, Instant), Error> {
         let place = Self { refund: check.refund(), runtime: Handle::current(), client };
         let denial = match place.client.check(check).await {
-            Ok(decision) if decision.allowed => {
+            Ok(decision) if decision.allowed && !decision.has_ended_hold() => {
                 let start = clock::now() + Duration::from_millis(decision.start_in_ms.unwrap_or(0));
                 return Ok((place, decision, start));
             }

@@ -22,7 +22,7 @@ from . import calls, leases
 from .calls import Call, Result, Shared
 from .denials import Denials, Place, cost_of
 from .errors import Denied, ProblemError, TollgateError, Unavailable
-from .hold import BaseHold, Timer, may_have_happened, repeat_later
+from .hold import BaseHold, Timer, has_ended, may_have_happened, repeat_later
 from .leases import Lease, Leases
 from .nodes import AttemptFailed, Attempts, Failure, Node, nodes as read_nodes
 from .types import (
@@ -238,7 +238,7 @@ class BaseClient(ABC, Generic[H]):
             if may_have_happened(error):
                 give_back()
             raise
-        if not answer.allowed:
+        if not answer.allowed or has_ended(answer):
             raise Denied(answer)
         return answer
 
