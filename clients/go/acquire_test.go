@@ -84,6 +84,16 @@ func TestManyCallersStartNoFasterThanTheRate(t *testing.T) {
 	}
 }
 
+func TestAcquireGivesAHoldWithoutAnIDOfItsCallerBack(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	client := holdClient(t, node, 5*time.Second)
+	_, err := client.Acquire(t.Context(), tollgate.Check{Policy: "calls", Key: "left"}, time.Hour)
+	if err == nil || !strings.Contains(err.Error(), "give the check an ID") {
+		t.Errorf("the failure is %v", err)
+	}
+	awaitUsage(t, node, "calls", "left", 0, 25)
+}
+
 func TestAcquireRejectsAWaitOutsideOfItsBounds(t *testing.T) {
 	client := newClient(t, tollgate.Options{Nodes: []string{"http://127.0.0.1:1"}})
 	for _, wait := range []time.Duration{-1, time.Hour + 1} {

@@ -188,7 +188,7 @@ export class Client {
   /**
    * Waits in line for at most `waitMs`, under a token bucket, and resolves at the start of the check.
    * Rejects with `Denied` if no start lies within that time. An abort ends the wait, and gives the
-   * place back.
+   * place back. A policy with a `hold` needs an `id`, which the caller settles.
    */
   async acquire(check: Check, waitMs: number, { signal, ...options }: AcquireOptions = {}): Promise<CheckAnswer> {
     if (!(Number.isInteger(waitMs) && waitMs >= 0 && waitMs <= MOST_WAIT_MS)) {
@@ -196,9 +196,15 @@ export class Client {
     }
     signal?.throwIfAborted()
     const waiting = { ...check, id: check.id ?? randomUUID(), once: check.id === undefined, wait_ms: waitMs }
+    const { policy, key, id } = waiting
+    const giveBack = () => void repeat(() => this.refund({ policy, key, id }), 0)
     try {
       const decision = await this.check(waiting, options)
       if (!decision.allowed || hasEnded(decision)) throw new Denied(decision)
+      if (waiting.once && decision.hold !== undefined) {
+        giveBack()
+        throw new TypeError(`the policy "${decision.policy}" has a \`hold\`, which the caller must settle: give the check an id`)
+      }
       // The node counts from an earlier instant. So no start comes before its place.
       const start = performance.now() + (decision.start_in_ms ?? 0)
       for (let left; (left = start - performance.now()) > 0;) await sleep(left, undefined, { signal })
@@ -206,10 +212,7 @@ export class Client {
       return decision
     } catch (error) {
       // Without an answer, a node may have given a place.
-      if (signal?.aborted || isFailure(error)) {
-        const { policy, key, id } = waiting
-        void repeat(() => this.refund({ policy, key, id }), 0)
-      }
+      if (signal?.aborted || isFailure(error)) giveBack()
       signal?.throwIfAborted()
       throw error
     }

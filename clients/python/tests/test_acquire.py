@@ -104,6 +104,19 @@ def test_threads_and_tasks_start_no_faster_than_the_rate(node: Node) -> None:
     assert len(starts) == 60 and max(starts) - began >= 0.98
 
 
+def test_hold_without_an_id_of_the_caller_is_given_back(node: Node) -> None:
+    of = {"policy": "calls", "key": unique()}
+    wants = pytest.raises(TollgateError, match="give `acquire` an id")
+    with Client(node.url, deadline=5) as client, wants:
+        client.acquire(**of, wait=3600)
+
+    def is_free() -> bool:
+        usage = httpx.get(f"{node.url}/v1/usage", params=of).json()
+        return bool(usage["in_flight"] == 0 and usage["remaining"] == 25)
+
+    wait_until(is_free, "the place")
+
+
 @pytest.mark.parametrize("wait", [math.inf, math.nan, -1, 3600.1])
 def test_wait_outside_of_its_bounds_is_rejected(node: Node, wait: float) -> None:
     wants = pytest.raises(TollgateError, match="`wait` must be from 0 to 3600 seconds")

@@ -172,7 +172,8 @@ impl Client {
 
     /// Waits in line for at most `wait`, under a token bucket, and returns at the start of the check.
     ///
-    /// A caller that drops the future gives its place back.
+    /// A caller that drops the future gives its place back. A policy with a `hold` needs an id, which
+    /// the caller settles.
     ///
     /// # Errors
     /// [`Error::Denied`] if no start lies within `wait`, or if the hold of the id has ended before.

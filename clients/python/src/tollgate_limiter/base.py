@@ -218,7 +218,8 @@ class BaseClient(ABC, Generic[H]):
         """Waits in line for at most `wait` seconds, under a token bucket, and returns at the start.
 
         Raises `Denied` if no start lies within that time. An exception in the wait, such as a
-        cancellation, gives the place back.
+        cancellation, gives the place back. A policy with a `hold` needs an id, which the caller
+        settles.
         """
         if not 0 <= wait <= MAX_WAIT:
             raise TollgateError(f"`wait` must be from 0 to {MAX_WAIT:.0f} seconds, not {wait}")
@@ -240,6 +241,10 @@ class BaseClient(ABC, Generic[H]):
             raise
         if not answer.allowed or has_ended(answer):
             raise Denied(answer)
+        if answer.hold and check.get("once"):
+            give_back()
+            fault = f'the policy "{answer.policy}" has a `hold`, which the caller must settle'
+            raise TollgateError(f"{fault}: give `acquire` an id")
         return answer
 
     @abstractmethod
