@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -79,6 +80,26 @@ func TestManyCallersStartNoFasterThanTheRate(t *testing.T) {
 	for i, start := range starts[10:] {
 		if earliest := time.Duration(i+1) * 20 * time.Millisecond; start < earliest-time.Millisecond {
 			t.Errorf("start %d comes after %s", i+11, start)
+		}
+	}
+}
+
+func TestAcquireGivesAHoldWithoutAnIDOfItsCallerBack(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	client := holdClient(t, node, 5*time.Second)
+	_, err := client.Acquire(t.Context(), tollgate.Check{Policy: "calls", Key: "left"}, time.Hour)
+	if err == nil || !strings.Contains(err.Error(), "give the check an ID") {
+		t.Errorf("the failure is %v", err)
+	}
+	awaitUsage(t, node, "calls", "left", 0, 25)
+}
+
+func TestAcquireRejectsAWaitOutsideOfItsBounds(t *testing.T) {
+	client := newClient(t, tollgate.Options{Nodes: []string{"http://127.0.0.1:1"}})
+	for _, wait := range []time.Duration{-1, time.Hour + 1} {
+		_, err := client.Acquire(t.Context(), tollgate.Check{Key: "k"}, wait)
+		if err == nil || !strings.Contains(err.Error(), "wait must be from 0 to 1h") {
+			t.Errorf("the failure is %v", err)
 		}
 	}
 }

@@ -163,23 +163,34 @@ func (c *Client) CheckAll(ctx context.Context, checks []Check) (*AllAnswer, erro
 	return send[AllAnswer](ctx, c, call)
 }
 
+// maxWait is the longest wait that a node accepts.
+const maxWait = time.Hour
+
 // Acquire waits in line for at most wait, under a token bucket, and returns at the start of the check.
 // It returns [Denied] if no start lies within that time. The end of ctx ends the wait, and gives the
-// place back.
+// place back. A policy with a hold needs an ID, which the caller settles.
 func (c *Client) Acquire(ctx context.Context, check Check, wait time.Duration) (*Answer, error) {
+	if wait < 0 || wait > maxWait {
+		return nil, fmt.Errorf("tollgate: wait must be from 0 to 1h, not %s", wait)
+	}
 	if ctx.Err() != nil {
 		return nil, &Unavailable{context.Cause(ctx)}
 	}
 	check.Once, check.WaitMS = true, wait.Milliseconds()
 	check.identify(c.deadline)
+	unnamed := check.Once
 	check.Once = false // a refund by this id may follow
 	// Only the end of the check tells what a refund finds. It ends within the deadline.
 	rest := context.WithoutCancel(ctx)
 	answer, err := c.decide(rest, check)
-	if err == nil && !answer.Allowed {
+	switch {
+	case err != nil:
+	case !answer.Allowed || answer.holdEnded():
 		return nil, &Denied{answer.Decision}
-	}
-	if err == nil {
+	case unnamed && answer.Hold != nil:
+		err = fmt.Errorf("tollgate: the policy %q has a `hold`, which the caller must settle: give the check an ID",
+			answer.Policy)
+	default:
 		select {
 		case <-time.After(milliseconds(answer.StartInMS)):
 		case <-ctx.Done():

@@ -63,6 +63,9 @@ type Decision struct {
 	LeaseSpanMS int64 `json:"lease_span_ms,omitempty"`
 }
 
+// holdEnded reports whether the hold of a repeated id has ended, so that no work may begin.
+func (d Decision) holdEnded() bool { return d.Hold != nil && d.Hold.Ended != "" }
+
 // HoldState is the hold of an id.
 type HoldState struct {
 	// ExpiresInMS is the time until the hold expires unless it is renewed. It is 0 after its end.

@@ -39,7 +39,7 @@ type Denied struct{ Decision Decision }
 
 func (d *Denied) Error() string {
 	reason := string(d.Decision.Reason)
-	if d.Decision.Hold != nil && d.Decision.Hold.Ended != "" {
+	if d.Decision.holdEnded() {
 		reason = d.Decision.Hold.Ended
 	}
 	return fmt.Sprintf("tollgate: %s denies the check: %s", d.Decision.Policy, reason)
@@ -159,7 +159,7 @@ func (h *Hold) open(ctx context.Context, checks []Check) error {
 		return err
 	}
 	h.Decisions = decisions
-	ended := slices.IndexFunc(decisions, func(d Decision) bool { return d.Hold != nil && d.Hold.Ended != "" })
+	ended := slices.IndexFunc(decisions, Decision.holdEnded)
 	switch {
 	case !allowed:
 		return &Denied{slices.MaxFunc(decisions, compareWaits)}

@@ -5,7 +5,7 @@ import { Coalescer, type Written } from './coalescer.js'
 import { Denials } from './denials.js'
 import { Denied, Problem, Unavailable, invalid } from './errors.js'
 import { type Answer, type Call, checkToken, traceparentOf } from './exchange.js'
-import { Hold, repeat } from './hold.js'
+import { Hold, hasEnded, repeat } from './hold.js'
 import type { Sale } from './leases.js'
 import { Nodes } from './nodes.js'
 import { Purchases } from './purchases.js'
@@ -65,6 +65,7 @@ const MOST_BYTES = 1024 * 1024
 
 /** The longest time of a timer. */
 const MOST_MS = 2 ** 31 - 1
+const MOST_WAIT_MS = 3_600_000
 const DEADLINE_OF_A_NODE_MS = 300
 const MOST_DEFAULT_DEADLINE_MS = 1000
 /** A record outlives the last repetition, also if clocks differ. */
@@ -187,14 +188,23 @@ export class Client {
   /**
    * Waits in line for at most `waitMs`, under a token bucket, and resolves at the start of the check.
    * Rejects with `Denied` if no start lies within that time. An abort ends the wait, and gives the
-   * place back.
+   * place back. A policy with a `hold` needs an `id`, which the caller settles.
    */
   async acquire(check: Check, waitMs: number, { signal, ...options }: AcquireOptions = {}): Promise<CheckAnswer> {
+    if (!(Number.isInteger(waitMs) && waitMs >= 0 && waitMs <= MOST_WAIT_MS)) {
+      throw new RangeError(`waitMs must be an integer from 0 to ${MOST_WAIT_MS} (milliseconds), not ${waitMs}`)
+    }
     signal?.throwIfAborted()
     const waiting = { ...check, id: check.id ?? randomUUID(), once: check.id === undefined, wait_ms: waitMs }
+    const { policy, key, id } = waiting
+    const giveBack = () => void repeat(() => this.refund({ policy, key, id }), 0)
     try {
       const decision = await this.check(waiting, options)
-      if (!decision.allowed) throw new Denied(decision)
+      if (!decision.allowed || hasEnded(decision)) throw new Denied(decision)
+      if (waiting.once && decision.hold !== undefined) {
+        giveBack()
+        throw new TypeError(`the policy "${decision.policy}" has a \`hold\`, which the caller must settle: give the check an id`)
+      }
       // The node counts from an earlier instant. So no start comes before its place.
       const start = performance.now() + (decision.start_in_ms ?? 0)
       for (let left; (left = start - performance.now()) > 0;) await sleep(left, undefined, { signal })
@@ -202,10 +212,7 @@ export class Client {
       return decision
     } catch (error) {
       // Without an answer, a node may have given a place.
-      if (signal?.aborted || isFailure(error)) {
-        const { policy, key, id } = waiting
-        void repeat(() => this.refund({ policy, key, id }), 0)
-      }
+      if (signal?.aborted || isFailure(error)) giveBack()
       signal?.throwIfAborted()
       throw error
     }

@@ -41,7 +41,7 @@ export class Hold {
     try {
       const answer = await (named.length === 1 ? client.check(named[0] as Check, options) : client.checkAll(named, options))
       const decisions: CheckAnswer[] = 'results' in answer ? answer.results : [answer]
-      const ended = decisions.find(({ hold }) => hold?.ended !== undefined)
+      const ended = decisions.find(hasEnded)
       if (answer.allowed && ended === undefined) {
         const hold = new Hold(client, named, decisions, sent)
         if (hold.held.length > 0) return hold
@@ -142,6 +142,11 @@ class Held {
     clearTimeout(this.expiry)
     if (lost !== undefined) this.lose(lost)
   }
+}
+
+/** Whether the hold of a repeated id has ended, so that no work may begin. */
+export function hasEnded({ hold }: CheckAnswer): boolean {
+  return hold?.ended !== undefined
 }
 
 /** Settles holds that no work began under. */

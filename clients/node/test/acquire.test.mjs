@@ -73,4 +73,20 @@ describe('acquire', () => {
     // 50 a second, after a burst of 10. All answers come with one batch.
     assert.ok(took >= 950, `${took} ms`)
   })
+
+  test('gives a hold without an id of the caller back', async () => {
+    const check = { policy: 'calls', key: randomUUID() }
+    await assert.rejects(client.acquire(check, HOUR_MS), { name: 'TypeError', message: /give the check an id/ })
+    await waitUntil('the place', async () => {
+      const { in_flight, remaining } = await client.usage(check)
+      return in_flight === 0 && remaining === 25
+    })
+  })
+
+  test('rejects a wait outside of its bounds', async () => {
+    const bounds = { name: 'RangeError', message: /waitMs must be an integer from 0 to 3600000 \(milliseconds\)/ }
+    for (const waitMs of [Number.POSITIVE_INFINITY, Number.NaN, undefined, '30', 1.5, -1, HOUR_MS + 1]) {
+      await assert.rejects(client.acquire({ policy: 'bucket', key: 'k' }, waitMs), bounds)
+    }
+  })
 })

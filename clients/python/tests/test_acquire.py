@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tollgate_limiter import AsyncClient, Client
+from tollgate_limiter import AsyncClient, Client, TollgateError
 
 from support import Node, Proxy, unique, wait_until
 
@@ -101,3 +102,23 @@ def test_threads_and_tasks_start_no_faster_than_the_rate(node: Node) -> None:
             thread.join()
     # 50 a second, after a burst of 10.
     assert len(starts) == 60 and max(starts) - began >= 0.98
+
+
+def test_hold_without_an_id_of_the_caller_is_given_back(node: Node) -> None:
+    of = {"policy": "calls", "key": unique()}
+    wants = pytest.raises(TollgateError, match="give `acquire` an id")
+    with Client(node.url, deadline=5) as client, wants:
+        client.acquire(**of, wait=3600)
+
+    def is_free() -> bool:
+        usage = httpx.get(f"{node.url}/v1/usage", params=of).json()
+        return bool(usage["in_flight"] == 0 and usage["remaining"] == 25)
+
+    wait_until(is_free, "the place")
+
+
+@pytest.mark.parametrize("wait", [math.inf, math.nan, -1, 3600.1])
+def test_wait_outside_of_its_bounds_is_rejected(node: Node, wait: float) -> None:
+    wants = pytest.raises(TollgateError, match="`wait` must be from 0 to 3600 seconds")
+    with Client(node.url) as client, wants:
+        client.acquire(unique(), "bucket", wait=wait)

@@ -21,6 +21,9 @@ use crate::warnings::Warnings;
 /// The life of an id beyond the deadline, for a node that reads the call late.
 const MORE_LIFE: Duration = Duration::from_secs(10);
 
+/// The longest wait that a node accepts.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
 /// The most charges after responses that wait at a time.
 const MAX_PENDING: u32 = 100_000;
 
@@ -169,11 +172,16 @@ impl Client {
 
     /// Waits in line for at most `wait`, under a token bucket, and returns at the start of the check.
     ///
-    /// A caller that drops the future gives its place back.
+    /// A caller that drops the future gives its place back. A policy with a `hold` needs an id, which
+    /// the caller settles.
     ///
     /// # Errors
-    /// [`Error::Denied`] if no start lies within `wait`, and the errors of [`Client::check`].
+    /// [`Error::Denied`] if no start lies within `wait`, or if the hold of the id has ended before.
+    /// [`Error::Problem`] if `wait` is above one hour. Otherwise the errors of [`Client::check`].
     pub async fn acquire(&self, check: Check, wait: Duration) -> Result<Decision, Error> {
+        if wait > LONGEST_WAIT {
+            return Err(Error::invalid("`wait` must be at most 1 h"));
+        }
         let mut check = check.once(true);
         check.wait_ms = u64::try_from(wait.as_millis()).ok();
         self.identify(&mut check);

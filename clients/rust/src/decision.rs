@@ -112,6 +112,11 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// Whether the hold of a repeated id has ended, so that no work may begin.
+    pub(crate) fn has_ended_hold(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.ended.is_some())
+    }
+
     /// The time until a denied cost fits. Nothing if it never does.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after_ms.map(Duration::from_millis)

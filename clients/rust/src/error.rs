@@ -32,6 +32,12 @@ impl Error {
         Self::Unavailable(Unavailable { cause: Arc::from(cause.into()) })
     }
 
+    /// As a node reports it, for a call that its caller must make otherwise.
+    pub(crate) fn invalid(detail: &str) -> Self {
+        let problem = Problem::new("urn:tollgate:problem:invalid-request", "Invalid request", 422, detail);
+        Self::Problem(Box::new(problem))
+    }
+
     /// Whether a node may have made the call without an answer.
     pub(crate) fn may_have_happened(&self) -> bool {
         match self {

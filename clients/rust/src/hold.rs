@@ -87,7 +87,7 @@ impl Hold {
                 give_back(&client, names.iter());
             }
         })?;
-        let ended = decisions.iter().find(|decision| decision.hold.as_ref().is_some_and(|hold| hold.ended.is_some()));
+        let ended = decisions.iter().find(|decision| decision.has_ended_hold());
         if !decisions.iter().all(|decision| decision.allowed) {
             let longest = decisions.into_iter().max_by_key(wait);
             return Err(longest.map_or_else(|| Error::unavailable("no results"), |denied| Error::Denied(denied.into())));

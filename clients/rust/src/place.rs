@@ -24,8 +24,15 @@ impl Place {
     /// comes before its place.
     pub async fn take(client: Client, check: Check) -> Result<(Self, Decision, Instant), Error> {
         let place = Self { refund: check.refund(), runtime: Handle::current(), client };
+        let is_unnamed = check.is_retry_safe();
         let denial = match place.client.check(check).await {
-            Ok(decision) if decision.allowed => {
+            Ok(decision) if decision.allowed && is_unnamed && decision.hold.is_some() => {
+                let policy = &decision.policy;
+                return Err(Error::invalid(&format!(
+                    "the policy \"{policy}\" has a `hold`, which the caller must settle: give the check an id"
+                )));
+            }
+            Ok(decision) if decision.allowed && !decision.has_ended_hold() => {
                 let start = clock::now() + Duration::from_millis(decision.start_in_ms.unwrap_or(0));
                 return Ok((place, decision, start));
             }

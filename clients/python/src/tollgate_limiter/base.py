@@ -22,7 +22,7 @@ from . import calls, leases
 from .calls import Call, Result, Shared
 from .denials import Denials, Place, cost_of
 from .errors import Denied, ProblemError, TollgateError, Unavailable
-from .hold import BaseHold, Timer, may_have_happened, repeat_later
+from .hold import BaseHold, Timer, has_ended, may_have_happened, repeat_later
 from .leases import Lease, Leases
 from .nodes import AttemptFailed, Attempts, Failure, Node, nodes as read_nodes
 from .types import (
@@ -44,6 +44,7 @@ NODE_SECONDS = 0.3
 MAX_DEFAULT_DEADLINE = 1.0
 # A day. Timers of the system end at some weeks.
 MAX_DEADLINE = 86_400.0
+MAX_WAIT = 3600.0
 # An id of `once` outlives the last repetition by this.
 ID_TTL_MS = 10_000
 COMPARE_SECONDS = 5.0
@@ -217,8 +218,11 @@ class BaseClient(ABC, Generic[H]):
         """Waits in line for at most `wait` seconds, under a token bucket, and returns at the start.
 
         Raises `Denied` if no start lies within that time. An exception in the wait, such as a
-        cancellation, gives the place back.
+        cancellation, gives the place back. A policy with a `hold` needs an id, which the caller
+        settles.
         """
+        if not 0 <= wait <= MAX_WAIT:
+            raise TollgateError(f"`wait` must be from 0 to {MAX_WAIT:.0f} seconds, not {wait}")
         name: dict[str, Any] = {"key": key, "policy": policy, "id": id or uuid.uuid4().hex}
         check: Check = {"key": key, "policy": policy, "cost": cost, "meta": meta, "plan": plan}
         check |= {"id": name["id"], "once": not id, "wait_ms": round(wait * 1000)}
@@ -235,8 +239,12 @@ class BaseClient(ABC, Generic[H]):
             if may_have_happened(error):
                 give_back()
             raise
-        if not answer.allowed:
+        if not answer.allowed or has_ended(answer):
             raise Denied(answer)
+        if answer.hold and check.get("once"):
+            give_back()
+            fault = f'the policy "{answer.policy}" has a `hold`, which the caller must settle'
+            raise TollgateError(f"{fault}: give `acquire` an id")
         return answer
 
     @abstractmethod

@@ -96,7 +96,7 @@ class BaseHold:
             if may_have_happened(error):
                 self._give_back(self._checks)
             raise
-        ended = next((one for one in self.decisions if one.hold and one.hold.ended), None)
+        ended = next(filter(has_ended, self.decisions), None)
         if ended or not all(one.allowed for one in self.decisions):
             pairs = zip(self._checks, self.decisions, strict=True)
             self._give_back([check for check, one in pairs if ended and not one.replayed])
@@ -297,6 +297,11 @@ class Hold(BaseHold):
 
 def _name(check: Check) -> dict[str, Any]:
     return {"key": check["key"], "policy": check.get("policy"), "id": check["id"]}
+
+
+def has_ended(decision: Decision) -> bool:
+    """Whether the hold of a repeated id has ended, so that no work may begin."""
+    return bool(decision.hold and decision.hold.ended)
 
 
 def _wait(decision: Decision) -> float:

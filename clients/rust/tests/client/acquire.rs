@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tokio::task::JoinSet;
-use tollgate_limiter::{Check, Client};
+use tollgate_limiter::{Check, Client, Error};
 
 use crate::begun;
 use crate::cases::client;
@@ -70,5 +70,26 @@ async fn many_callers_start_no_faster_than_the_rate() {
     for (place, start) in starts[10..].iter().enumerate() {
         let earliest = Duration::from_millis(20 * (place as u64 + 1) - 1);
         assert!(*start >= earliest, "start {} comes after {start:?}", place + 11);
+    }
+}
+
+#[tokio::test]
+async fn hold_without_an_id_of_the_caller_is_given_back() {
+    let node = Node::start("cases.yaml");
+    let client = client(&node.url());
+    let error = client.acquire(Check::new("left").policy("calls"), HOUR).await.unwrap_err();
+    assert!(matches!(error, Error::Problem(_)) && error.to_string().contains("give the check an id"), "{error}");
+    wait_until(&json!({"policy": "calls", "key": "left", "in_flight": 0, "remaining": 25}), &client).await;
+}
+
+#[tokio::test]
+async fn wait_above_an_hour_is_a_problem_that_says_so() {
+    let client = client("http://127.0.0.1:1");
+    for wait in [HOUR + Duration::from_millis(1), Duration::MAX] {
+        let error = client.acquire(Check::new("k"), wait).await.unwrap_err();
+        assert!(
+            matches!(error, Error::Problem(_)) && error.to_string().contains("`wait` must be at most 1 h"),
+            "{error}"
+        );
     }
 }
