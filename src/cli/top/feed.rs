@@ -6,11 +6,12 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::body::Bytes;
 use hyper::{Method, StatusCode};
+use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use super::events::Events;
-use super::snapshot::{Snapshot, Top};
+use super::snapshot::{Holder, Holders, Snapshot, Top};
 use crate::cli::client::{Access, Answer, TIMEOUT, encoded};
 use crate::cli::target::Target;
 
@@ -41,6 +42,7 @@ pub(super) struct Feed {
 pub(super) enum News {
     Snapshot(Box<Snapshot>),
     Top(KeyQuestion, Top),
+    Holders(KeyName, Vec<Holder>),
     /// The connection has ended, or there is none.
     Lost(String),
 }
@@ -50,6 +52,17 @@ pub(super) enum News {
 pub(super) struct KeyQuestion {
     pub(super) minutes: u64,
     pub(super) policy: Option<String>,
+}
+
+/// The policy and the key.
+pub(super) type KeyName = (String, String);
+
+/// The questions whose answers no snapshot has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Question {
+    pub(super) keys: Option<KeyQuestion>,
+    /// The key whose holders are shown.
+    pub(super) holders: Option<KeyName>,
 }
 
 impl Feed {
@@ -100,13 +113,19 @@ impl Feed {
         }
     }
 
-    /// Asks the node for its heaviest keys, as long as there is a question.
-    pub(super) async fn ask_top(self, mut question: watch::Receiver<Option<KeyQuestion>>) {
+    /// Asks the node for its heaviest keys and the holders of one, as long as there is a question.
+    pub(super) async fn ask_keys(self, mut question: watch::Receiver<Question>) {
         loop {
-            let asked = question.borrow_and_update().clone();
-            if let Some(asked) = asked
+            let Question { keys, holders } = question.borrow_and_update().clone();
+            if let Some(asked) = keys
                 && let Some(top) = self.top(&asked).await
                 && self.news.send((self.place, News::Top(asked, top))).await.is_err()
+            {
+                return;
+            }
+            if let Some(name) = holders
+                && let Some(Holders { holds }) = self.holders(&name).await
+                && self.news.send((self.place, News::Holders(name, holds))).await.is_err()
             {
                 return;
             }
@@ -121,8 +140,16 @@ impl Feed {
         if let Some(policy) = policy {
             path += &format!("&policy={}", encoded(policy));
         }
+        self.asked(&path).await
+    }
+
+    async fn holders(&self, (policy, key): &KeyName) -> Option<Holders> {
+        self.asked(&format!("/v1/usage?policy={}&key={}", encoded(policy), encoded(key))).await
+    }
+
+    async fn asked<T: DeserializeOwned>(&self, path: &str) -> Option<T> {
         let connection = &mut None;
-        let asked = timeout(TIMEOUT, self.access.ask(connection, &self.target, Method::GET, &path, Bytes::new()));
+        let asked = timeout(TIMEOUT, self.access.ask(connection, &self.target, Method::GET, path, Bytes::new()));
         // The stream of snapshots reports why a node does not answer.
         let answer = asked.await.ok()?.ok().filter(|answer| answer.status == StatusCode::OK)?;
         serde_json::from_slice(&answer.body).ok()

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::Serialize;
 
-use super::feed::{KeyQuestion, News};
-use super::snapshot::{Checks, Consumer, Denied, Held, KeyRow, Second, Server, Shard, Snapshot, Top};
+use super::feed::{KeyName, KeyQuestion, News};
+use super::snapshot::{Checks, Consumer, Denied, Held, Holder, KeyRow, Second, Server, Shard, Snapshot, Top};
 
 /// The longest span that is shown, in seconds.
 pub(super) const MOST_SECONDS: u64 = 15 * 60;
@@ -30,6 +30,8 @@ struct FleetNode {
     seconds: VecDeque<Second>,
     /// The last answer to a question about keys.
     top: Option<(KeyQuestion, Top)>,
+    /// The last answer about the holders of a key.
+    holders: Option<(KeyName, Vec<Holder>)>,
     /// Whether it has ever sent a snapshot.
     was_heard: bool,
     /// Why there is no connection.
@@ -78,6 +80,9 @@ pub(super) struct Sum {
     pub(super) consumers: Vec<Consumer>,
     /// The most open holds first.
     pub(super) held: Vec<Held>,
+    /// The holders of the chosen key, the newest first.
+    #[serde(skip)]
+    pub(super) holders: Vec<Holder>,
     /// The most checks first.
     #[serde(skip)]
     pub(super) by_policy: Vec<PolicyRow>,
@@ -163,7 +168,10 @@ impl Fleet {
         match news {
             News::Snapshot(snapshot) => node.note(*snapshot),
             News::Top(question, top) => node.top = Some((question, top)),
-            News::Lost(reason) => (node.last, node.top, node.lost) = (None, None, Some(reason)),
+            News::Holders(name, holders) => node.holders = Some((name, holders)),
+            News::Lost(reason) => {
+                (node.last, node.top, node.holders, node.lost) = (None, None, None, Some(reason));
+            }
         }
     }
 
@@ -172,6 +180,13 @@ impl Fleet {
         let reason = |node: &FleetNode| format!("{}: {}", node.url, node.lost.as_deref().unwrap_or("no answer yet"));
         let is_unheard = self.nodes.iter().all(|node| !node.was_heard);
         is_unheard.then(|| self.nodes.iter().map(reason).collect::<Vec<_>>().join("; "))
+    }
+
+    /// The holders of a key, by the node that lists most: nodes that share a store list the same.
+    pub(super) fn holders(&self, name: &KeyName) -> &[Holder] {
+        let told = self.nodes.iter().filter_map(|node| node.holders.as_ref());
+        let lists = told.filter(|(of, _)| of == name).map(|(_, holders)| &holders[..]);
+        lists.max_by_key(|holders| holders.len()).unwrap_or_default()
     }
 
     /// The sum of all nodes over a span.
@@ -197,6 +212,7 @@ impl Fleet {
             top: summed(answering().flat_map(|(node, last)| node.denied(span, last))),
             consumers: summed(answering().flat_map(|(node, last)| node.consumers(span, last))),
             held: held(span, answering().flat_map(|(_, last)| &last.held)),
+            holders: Vec::new(),
             by_policy: by_policy(newest().flat_map(|second| &second.checks)),
             shards: summed_shards(answering().flat_map(|(_, last)| &last.store.shards)),
         }

@@ -78,13 +78,13 @@ async fn show(targets: Vec<Target>, args: Args) -> Result<ExitCode, String> {
     let Args { json, count, access, .. } = args;
     let mut fleet = Fleet::new(targets.iter().map(Target::to_string));
     let (sender, mut news) = mpsc::channel(targets.len());
-    let question = watch::Sender::new(None);
+    let question = watch::Sender::default();
     let access = Arc::new(access);
     for (place, target) in targets.into_iter().enumerate() {
         let feed = Feed { place, target, access: access.clone(), news: sender.clone() };
         tokio::spawn(feed.clone().follow(if json { LINES_SECONDS } else { MOST_SECONDS }));
         if !json {
-            tokio::spawn(feed.ask_top(question.subscribe()));
+            tokio::spawn(feed.ask_keys(question.subscribe()));
         }
     }
     match json {

@@ -8,7 +8,7 @@ use ratatui::widgets::{Block, Borders, Clear, Paragraph, Row, Table, TableState}
 
 use super::fleet::{Decisions, NodeRow, PolicyRow, Rates, ShardRow, Span, Sum};
 use super::numbers::{bytes, count, micros, short, sparkline};
-use super::snapshot::{Denied, Held, KeyRow};
+use super::snapshot::{Held, Holder, KeyRow};
 use crate::config::visible;
 
 /// The most rows of decisions and of shards on a low terminal.
@@ -60,7 +60,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, sum: &Sum, view: &View) {
         let [denied, uses] = beside(keys);
         draw_denied(frame, denied, sum, view);
         match view.keys {
-            Keys::Held => draw_held(frame, uses, &sum.held),
+            Keys::Held => draw_held(frame, uses, sum, view),
             Keys::Denied | Keys::Used => draw_uses(frame, uses, sum, view),
         }
         let [shards, nodes] = beside(shards);
@@ -71,11 +71,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, sum: &Sum, view: &View) {
         match view.keys {
             Keys::Denied => draw_denied(frame, keys, sum, view),
             Keys::Used => draw_uses(frame, keys, sum, view),
-            Keys::Held => draw_held(frame, keys, &sum.held),
+            Keys::Held => draw_held(frame, keys, sum, view),
         }
         draw_shards(frame, shards, &sum.shards, view);
     }
-    frame.render_widget(Paragraph::new(foot(&sum.top, view)), footer);
+    frame.render_widget(Paragraph::new(foot(sum, view)), footer);
     if view.shows_help {
         draw_help(frame, area);
     }
@@ -149,7 +149,8 @@ fn draw_decisions(frame: &mut Frame<'_>, area: Rect, decisions: &[Decisions], vi
 
 fn draw_denied(frame: &mut Frame<'_>, area: Rect, sum: &Sum, view: &View) {
     let texts = ["keys denied most", "no key was denied", "DENIED", "AT LEAST"];
-    draw_keys(frame, area, &sum.top, texts, view.span.minutes, view.chosen);
+    let chosen = view.chosen.filter(|_| view.keys != Keys::Held);
+    draw_keys(frame, area, &sum.top, texts, view.span.minutes, chosen);
 }
 
 fn draw_uses(frame: &mut Frame<'_>, area: Rect, sum: &Sum, view: &View) {
@@ -177,11 +178,27 @@ fn draw_keys<R: KeyRow>(
     frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(chosen));
 }
 
-fn draw_held(frame: &mut Frame<'_>, area: Rect, held: &[Held]) {
+/// The keys with places in use, and below them the holders of the chosen one.
+fn draw_held(frame: &mut Frame<'_>, area: Rect, sum: &Sum, view: &View) {
+    let Sum { held, holders, .. } = sum;
+    let [area, below] = match view.chosen_held(sum) {
+        Some(_) => Layout::vertical([Constraint::Fill(1), Constraint::Fill(1)]).areas(area),
+        None => [area, Rect::ZERO],
+    };
     let title = cut("keys with places in use".into(), area, held.len());
     let limit = |held: &Held| held.in_flight_limit.map_or("-".to_owned(), count);
     let rows = held.iter().map(|held| (held.name(), [count(held.in_flight), limit(held)]));
-    frame.render_widget(key_table(rows, ["IN FLIGHT", "PLACES"]).block(titled(title)), area);
+    let table = key_table(rows, ["IN FLIGHT", "PLACES"]).block(titled(title));
+    frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(view.chosen));
+    let seconds = |ms: u64| right(format!("{:.1} s", ms as f64 / 1000.0));
+    let rows = holders.iter().map(|Holder { id, age_ms, cost, expires_in_ms }| {
+        Row::new([Line::from(visible(id)), seconds(*age_ms), right(count(*cost)), seconds(*expires_in_ms)])
+    });
+    let names = [Line::from("HOLDER"), right("FOR"), right("COST"), right("EXPIRES IN")];
+    let widths = [Constraint::Fill(1), Constraint::Length(11), Constraint::Length(11), Constraint::Length(11)];
+    let title = cut("its holders".into(), below, holders.len());
+    let table = Table::new(rows, widths).header(Row::new(names).style(DIM)).block(titled(title));
+    frame.render_widget(table, below);
 }
 
 /// A table of names of keys, each with two counts.
@@ -274,13 +291,12 @@ fn draw_shards(frame: &mut Frame<'_>, area: Rect, shards: &[ShardRow], view: &Vi
 }
 
 /// The chosen key in full, which a narrow column may cut off, or else the keys to press.
-fn foot<'a>(top: &[Denied], view: &View) -> Line<'a> {
+fn foot<'a>(sum: &Sum, view: &View) -> Line<'a> {
     let keys = "q quit   j k move   1 5 m minutes   p policy   u units   h places   ? help";
-    match view.chosen.and_then(|chosen| top.get(chosen)) {
-        Some(denied) => {
-            let (policy, key) = denied.name();
-            format!("{}   {}   {}", visible(policy), visible(key), visible(&denied.key_hash)).into()
-        }
+    let denied = view.chosen.filter(|_| view.keys != Keys::Held).and_then(|chosen| sum.top.get(chosen));
+    let named = denied.map(|denied| (denied.name(), &denied.key_hash));
+    match named.or_else(|| view.chosen_held(sum).map(|held| (held.name(), &held.key_hash))) {
+        Some(((policy, key), hash)) => format!("{}   {}   {}", visible(policy), visible(key), visible(hash)).into(),
         None => Line::from(keys).style(DIM),
     }
 }
@@ -288,11 +304,11 @@ fn foot<'a>(top: &[Denied], view: &View) -> Line<'a> {
 fn draw_help(frame: &mut Frame<'_>, area: Rect) {
     let lines = [
         "q            quit",
-        "j k, arrows  choose a denied key; the last line shows it in full",
+        "j k, arrows  choose a key; the last line shows it in full",
         "1 5 m        the last 1, 5 or 15 minutes",
         "p            the next policy, or all",
         "u            the keys that used most units, or those denied most",
-        "h            the keys with places in use",
+        "h            the keys with places in use; j shows who holds them",
         "?            this help",
         "",
         "PER S, p50 and p99 are of the newest second; p50 and p99 of the",
@@ -312,6 +328,12 @@ impl View {
     /// Shows these keys, or the denied ones again.
     pub(super) fn show_keys(&mut self, keys: Keys) {
         self.keys = if self.keys == keys { Keys::Denied } else { keys };
+        self.chosen = None;
+    }
+
+    /// The chosen key with places in use.
+    pub(super) fn chosen_held<'a>(&self, sum: &'a Sum) -> Option<&'a Held> {
+        self.chosen.filter(|_| self.keys == Keys::Held).and_then(|chosen| sum.held.get(chosen))
     }
 
     fn colour(&self, colour: Color) -> Style {
@@ -348,8 +370,8 @@ mod tests {
     use ratatui::buffer::Buffer;
 
     use super::super::fleet::NodeRow;
-    use super::super::snapshot::Consumer;
     use super::super::snapshot::Server;
+    use super::super::snapshot::{Consumer, Denied};
     use super::*;
 
     fn node(url: &str, reason: Option<&str>) -> NodeRow {
@@ -488,6 +510,13 @@ mod tests {
         assert!(lines[7].starts_with(" keys with places in use "), "{lines:?}");
         let row = |places: &str| format!("{:<16} {:<39} {:>11} {places:>11}", "jobs", "anna", 3);
         assert_eq!(lines[9..11], [row("4"), row("-")]);
+        let holder = Holder { id: "run-1".into(), age_ms: 1500, cost: 900, expires_in_ms: 58_500 };
+        let chosen = Sum { holders: vec![holder], ..sum_of };
+        let (lines, _) = drawn(80, 24, &chosen, &View { keys: Keys::Held, chosen: Some(0), ..view() });
+        let title = lines.iter().position(|line| line.starts_with(" its holders ")).unwrap();
+        assert_eq!(lines[title + 2], format!("{:<44} {:>11} {:>11} {:>11}", "run-1", "1.5 s", 900, "58.5 s"));
+        assert!(lines[23].starts_with("jobs   anna"), "{lines:?}");
+        let sum_of = Sum { holders: Vec::new(), ..chosen };
         let (lines, _) = drawn(200, 50, &sum_of, &View { keys: Keys::Held, ..view() });
         assert_eq!((column(&lines, "anna").len(), column(&lines, "198.51.100.7").len()), (2, 0));
         let (lines, _) = drawn(80, 24, &sum(), &view());

@@ -100,7 +100,29 @@ pub(super) struct Held {
     pub(super) at_ms: u64,
 }
 
+/// An open hold of a key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct Holder {
+    pub(super) id: String,
+    pub(super) age_ms: u64,
+    pub(super) cost: u64,
+    pub(super) expires_in_ms: u64,
+}
+
+/// The part of `GET /v1/usage` that lists the open holds.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Holders {
+    pub(super) holds: Vec<Holder>,
+}
+
 impl Held {
+    /// The policy and the key, where the node shows it.
+    pub(super) fn in_clear(&self) -> Option<(String, String)> {
+        Some((self.policy.clone(), self.key.clone()?))
+    }
+
     pub(super) fn name(&self) -> (&str, &str) {
         (&self.policy, self.key.as_deref().unwrap_or(&self.key_hash))
     }

@@ -9,9 +9,10 @@ use tokio::signal::unix::SignalKind;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::feed::{KeyQuestion, News};
+use super::feed::{News, Question};
 use super::fleet::{Fleet, Span};
 use super::render::{Keys, View, draw};
+use super::snapshot::Held;
 use crate::cli::signals;
 
 /// The shortest time between two pictures of news. A sum over many nodes takes milliseconds.
@@ -33,7 +34,7 @@ pub(super) fn is_there() -> bool {
 pub(super) async fn show(
     fleet: &mut Fleet,
     news: &mut mpsc::Receiver<(usize, News)>,
-    question: &watch::Sender<Option<KeyQuestion>>,
+    question: &watch::Sender<Question>,
 ) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("the terminal: {error}");
     let ends = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
@@ -60,28 +61,36 @@ pub(super) async fn show(
                 if key.is_none_or(|key| press(&mut view, key, fleet)) {
                     return Ok(());
                 }
-                let asked = view.span.question();
-                question.send_if_modified(|before| {
-                    let is_new = *before != asked;
-                    *before = asked;
-                    is_new
-                });
-                paint(&mut terminal, fleet, &mut view).map_err(failed)?;
+                paint(&mut terminal, fleet, &mut view, question).map_err(failed)?;
             }
             _ = end.recv() => return Ok(()),
             _ = frames.tick() => {
                 if std::mem::take(&mut is_stale) {
-                    paint(&mut terminal, fleet, &mut view).map_err(failed)?;
+                    paint(&mut terminal, fleet, &mut view, question).map_err(failed)?;
                 }
             }
         }
     }
 }
 
-fn paint(terminal: &mut DefaultTerminal, fleet: &Fleet, view: &mut View) -> std::io::Result<()> {
-    let sum = fleet.sum(&view.span);
-    let last = sum.top.len().checked_sub(1);
-    view.chosen = view.chosen.zip(last).map(|(chosen, last)| chosen.min(last));
+/// Draws the picture, and asks for what it shows beside the snapshots.
+fn paint(
+    terminal: &mut DefaultTerminal,
+    fleet: &Fleet,
+    view: &mut View,
+    question: &watch::Sender<Question>,
+) -> std::io::Result<()> {
+    let mut sum = fleet.sum(&view.span);
+    let rows = if view.keys == Keys::Held { sum.held.len() } else { sum.top.len() };
+    view.chosen = view.chosen.zip(rows.checked_sub(1)).map(|(chosen, last)| chosen.min(last));
+    let holders = view.chosen_held(&sum).and_then(Held::in_clear);
+    sum.holders = holders.as_ref().map_or_else(Vec::new, |name| fleet.holders(name).to_vec());
+    let asked = Question { keys: view.span.question(), holders };
+    question.send_if_modified(|before| {
+        let is_new = *before != asked;
+        *before = asked;
+        is_new
+    });
     terminal.draw(|frame| draw(frame, &sum, view)).map(drop)
 }
 
