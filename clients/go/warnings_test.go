@@ -61,7 +61,7 @@ func TestAnUnknownPolicyIsNamedOnceWithThoseOfTheNode(t *testing.T) {
 	if _, err := client.CheckBatch(t.Context(), []tollgate.Check{{Policy: "thousands", Key: "a"}}); err != nil {
 		t.Error(err)
 	}
-	log.await(t, "thousands", "bucket, default", "Correct the name")
+	log.await(t, "thousands", "bucket, calls, default", "Correct the name")
 }
 
 func TestAPolicyWithoutAHoldIsReportedOnce(t *testing.T) {

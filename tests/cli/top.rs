@@ -171,15 +171,33 @@ fn keys_change_the_picture() {
     terminal.press("p");
     terminal.wait_for("all policies");
     terminal.press("?");
-    terminal.wait_for("choose a denied key");
+    terminal.wait_for("choose a key");
     terminal.press("?");
-    wait_until("the help is gone", || !terminal.screen().iter().any(|line| line.contains("choose a denied key")));
+    wait_until("the help is gone", || !terminal.screen().iter().any(|line| line.contains("choose a key")));
     terminal.press("j");
     wait_until("the last line shows a key in full", || {
         terminal.screen().last().is_some_and(|line| columns(line).len() == 3 && line.starts_with("login"))
     });
     terminal.press("C-c");
     terminal.wait_for("ended with 0");
+}
+
+#[test]
+fn chosen_key_shows_who_holds_its_places() {
+    let jobs = "policies: {jobs: {hold: {ttl: 1h, in_flight: 4}}}";
+    for (telemetry, shown) in [("telemetry: {record_keys: true}", "run-1"), ("", "the node hides the key")] {
+        let node = node_with(&format!("{telemetry}\n{jobs}"));
+        let check = json!({"policy": "jobs", "key": "anna", "id": "run-1"});
+        assert_eq!(node.post("/v1/check", &check).json()["allowed"], true);
+        let terminal = Terminal::start(80, 24, &top(&[node.url()]));
+        terminal.wait_for("tollgate top");
+        terminal.press("h");
+        terminal.wait_for("keys with places in use");
+        terminal.press("j");
+        terminal.wait_for(shown);
+        terminal.press("q");
+        terminal.wait_for("ended with 0");
+    }
 }
 
 #[test]

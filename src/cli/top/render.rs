@@ -196,7 +196,9 @@ fn draw_held(frame: &mut Frame<'_>, area: Rect, sum: &Sum, view: &View) {
     });
     let names = [Line::from("HOLDER"), right("FOR"), right("COST"), right("EXPIRES IN")];
     let widths = [Constraint::Fill(1), Constraint::Length(11), Constraint::Length(11), Constraint::Length(11)];
-    let title = cut("its holders".into(), below, holders.len());
+    let is_hidden = view.chosen_held(sum).is_some_and(|held| held.key.is_none());
+    let title = if is_hidden { "its holders: the node hides the key" } else { "its holders" };
+    let title = cut(title.into(), below, holders.len());
     let table = Table::new(rows, widths).header(Row::new(names).style(DIM)).block(titled(title));
     frame.render_widget(table, below);
 }

@@ -282,8 +282,8 @@ mod tests {
 
     use super::*;
 
-    /// The parts of a script share one scope, so a later part must not hide a name of an earlier one.
-    /// The number of quotas is the same in each.
+    /// The parts of a script share one scope, so a later part must not hide a name of an earlier
+    /// one. The number of quotas is the same in each.
     #[test]
     fn no_part_hides_a_name_of_another() {
         let mut twice = Vec::new();
