@@ -20,22 +20,18 @@ pub(super) fn by_record(charged: Charged, decide: impl FnOnce(&Arc<Policy>, Verd
     if refunded { decision.given_back(end) } else { decision }
 }
 
-/// Whether checks of the policy may wait.
-///
-/// # Errors
-/// If its algorithm knows no instant at which a cost fits, or its nodes spend units locally.
-pub(super) fn may_wait(policy: &Policy) -> Result<(), CheckError> {
-    match policy.algorithm {
-        Algorithm::TokenBucket if policy.options.lease.is_none() => Ok(()),
-        Algorithm::TokenBucket => Err(CheckError::CannotWait(
+/// Why checks of a policy that [may not wait](Policy::may_wait) get no place in line.
+pub(super) fn cannot_wait(policy: &Policy) -> CheckError {
+    CheckError::CannotWait(match policy.algorithm {
+        Algorithm::TokenBucket => {
             "nodes spend units of this policy's `lease` locally, in no order: leave the wait out, or use a policy \
-             without a lease",
-        )),
-        _ => Err(CheckError::CannotWait(
+             without a lease"
+        }
+        _ => {
             "waiting needs a token bucket, which knows the instant at which a cost fits: leave the wait out, or use a \
-             policy with `algorithm: token-bucket`",
-        )),
-    }
+             policy with `algorithm: token-bucket`"
+        }
+    })
 }
 
 /// The work of a check with `wait`, us.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::alone::may_wait;
+use super::alone::cannot_wait;
 use super::answer::{Answer, Answers, CheckError, attributes, only};
 use super::denials::Checked;
 use super::fallback::FallbackAnswer;
@@ -208,8 +208,8 @@ impl Engine {
         let named = self.fingerprinter.fingerprint(&policy.name, &key);
         let asked = Key { normalised: &key, written: &check.key, fingerprint: named };
         let Applied { policy, listed, .. } = self.overrides.applied(policy, asked, Brought { own, plan });
-        if check.wait.is_some() {
-            may_wait(&policy)?;
+        if check.wait.is_some() && !policy.may_wait() {
+            return Err(cannot_wait(&policy));
         }
         Ok(Resolved { within: check.within, ..self.resolved(policy, key, named, listed, check.door) })
     }

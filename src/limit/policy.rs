@@ -216,6 +216,12 @@ impl Policy {
         self.options.hold?.in_flight
     }
 
+    /// Whether its checks may wait in line: a token bucket knows the instant at which a cost fits, and
+    /// nodes spend units of a lease locally, in no order.
+    pub fn may_wait(&self) -> bool {
+        self.algorithm == Algorithm::TokenBucket && self.options.lease.is_none()
+    }
+
     /// The name under which the counters are stored. Quotas of a request have their own counters.
     pub fn counters(&self) -> &str {
         self.options.counters.as_deref().unwrap_or(&self.name)

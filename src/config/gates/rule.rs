@@ -6,7 +6,6 @@ use crate::config::node::{Member, Node};
 use crate::config::section::Section;
 use crate::config::settings::{gate_check, gate_match, gate_rule};
 use crate::limit::key::KeyType;
-use crate::limit::policy::{Algorithm, Policy};
 
 use super::names;
 
@@ -89,7 +88,7 @@ impl Context<'_> {
                 policy.unwrap_or_default()
             ));
         }
-        if self.is_paced && known.is_some_and(|policy| !may_wait(policy)) {
+        if self.is_paced && known.is_some_and(|policy| !policy.may_wait()) {
             node.note(format!(
                 "the rule has a `pace`, and waiting needs a token bucket without a `lease`, which the policy `{}` is not: \
                  name such a policy, or leave `pace` out",
@@ -122,11 +121,6 @@ impl Context<'_> {
         }
         Some(template)
     }
-}
-
-/// Whether checks of the policy may wait in line.
-fn may_wait(policy: &Policy) -> bool {
-    policy.algorithm == Algorithm::TokenBucket && policy.options.lease.is_none()
 }
 
 fn rule_match(node: &Node) -> RuleMatch {
