@@ -180,19 +180,23 @@ impl KeyState {
     /// A check that waits. Only token buckets have a line, and they store no metas.
     fn wait(&mut self, policy: &Arc<Policy>, id: Option<Id<'_>>, waiting: &Waiting, now: Micros) -> Done {
         let Waiting { cost, line, .. } = *waiting;
-        let known =
-            id.and_then(|id| Some((self.replayed(policy, id, (cost, Over::Deny), now)?, self.record(id.print)?)));
-        if let Some((mut replayed, record)) = known {
-            if let Done::Charged(charged) = &mut replayed {
-                charged.verdict.start_after = record.start_after(now);
-            }
-            return replayed;
+        let known = id.and_then(|id| Some((self.replayed(policy, id, (cost, Over::Deny), now)?, id)));
+        if let Some((replayed, id)) = known {
+            return self.told_to_start(replayed, id.print, now);
         }
         let (taken, receipt) = self.place(policy, now, (cost, line), id.is_some());
         match id {
             Some(id) => self.recorded(policy, id, taken, receipt),
             None => Done::Taken(taken),
         }
+    }
+
+    /// A replay of a check that waits, with the rest of the time until its start.
+    fn told_to_start(&self, mut replayed: Done, id: Fingerprint, now: Micros) -> Done {
+        if let (Done::Charged(charged), Some(record)) = (&mut replayed, self.record(id)) {
+            charged.verdict.start_after = record.start_after(now);
+        }
+        replayed
     }
 
     /// Charges a cost at the first instant at which it fits.

@@ -94,11 +94,8 @@ impl KeyState {
             (Work::ReadHolds, _) => return self.list_holds(at),
             (Work::Once { cost, over, .. }, Some(own)) => return self.replay(&step, own, (*cost, *over)),
             (Work::Wait(waiting), Some(own)) => {
-                let mut replayed = self.replay(&step, own, (waiting.cost, Over::Deny));
-                if let (Done::Charged(charged), Some(record)) = (&mut replayed, self.record(own)) {
-                    charged.verdict.start_after = record.start_after(now);
-                }
-                return replayed;
+                let replayed = self.replay(&step, own, (waiting.cost, Over::Deny));
+                return self.told_to_start(replayed, own, now);
             }
             (Work::Settle { cost: Some(cost), .. }, Some(own)) if self.is_settled_otherwise(own, *cost) => {
                 return Done::Reused(None);

@@ -129,7 +129,7 @@ impl Call<'_> {
         if let Value::Array(values) = value
             && let Some(charged) = operations::recorded_reply(self, values)
         {
-            return charged;
+            return Some(charged);
         }
         if let (Work::ReadTicks { at, cost }, Some(ticks)) = (self.work, self.policy.ticks()) {
             return counters::read_reply(self.policy, ticks, (*at, *cost), value);

@@ -63,7 +63,7 @@ fn read_operation(call: &Call<'_>, value: &Value) -> Option<Reply> {
         _ => return None,
     };
     if let Some(recorded) = operations::recorded_reply(call, rest) {
-        return Some(match recorded? {
+        return Some(match recorded {
             Reply::Done(done) => Reply::Done(told.added_to(done)),
             reply => reply,
         });

@@ -153,9 +153,8 @@ fn give_back(receipt: &Receipt, cmd: &mut Cmd) {
     }
 }
 
-/// Reads the reply to a check with an id that has a record. The outer value is none without one, and
-/// the inner one if it has no form of the script's.
-pub fn recorded_reply(call: &Call<'_>, values: &[Value]) -> Option<Option<Reply>> {
+/// Reads the reply to a check with an id that has a record; none without one.
+pub fn recorded_reply(call: &Call<'_>, values: &[Value]) -> Option<Reply> {
     let asked = match call.work {
         Work::Once { cost, over, .. } => (*cost, *over),
         Work::Wait(waiting) => (waiting.cost, Over::Deny),
@@ -167,12 +166,15 @@ pub fn recorded_reply(call: &Call<'_>, values: &[Value]) -> Option<Option<Reply>
     if let (Some(Done::Charged(charged)), Work::Wait(_)) = (&mut charged, call.work) {
         match record.get(1).and_then(unsigned) {
             Some(span) => charged.verdict.start_after = span,
-            None => return Some(None),
+            None => return Some(Reply::malformed()),
         }
     }
-    let charged = charged.map(Reply::Done);
-    // Another program may have written the record.
-    Some(charged.or_else(|| (word == b"replayed").then(Reply::corrupt_record)))
+    Some(match charged {
+        Some(done) => Reply::Done(done),
+        // Another program may have written the record.
+        None if word == b"replayed" => Reply::corrupt_record(),
+        None => Reply::malformed(),
+    })
 }
 
 /// Reads a record. `word` reports whether it is new or old.
