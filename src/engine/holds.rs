@@ -49,21 +49,12 @@ impl Engine {
     /// type. Also if it was settled with another cost. Also if the store does not answer; the call
     /// may then be repeated.
     pub async fn settle(&self, hold: &HoldId, cost: Option<u64>, door: Door) -> Result<SettleResult, CheckError> {
-        let Resolved { mut subject, .. } = self.resolve_counted(&hold.policy, &hold.key, door)?;
-        let until = self.clock.now() + micros(subject.policy.timeout);
-        if subject.policy.options.hold.is_some() {
-            subject = self.subject_of_charge(subject, &hold.id, until).await;
-        } else {
-            let result = self.settle_lease(&subject, &hold.id, cost).await;
-            // Leases that are out when `callers` leaves the file still end.
-            let is_unknown = matches!(&result, Ok(result) if result.settlement.is_none() && !result.has_expired);
-            if is_unknown && !self.sells_to_callers(&hold.policy) {
-                return Err(CheckError::NoHolds(hold.policy.clone()));
-            }
-            self.report(&subject, Operation::Settle, result.as_ref().map(|result| &result.decision));
-            return result;
+        let Resolved { subject, .. } = self.resolve_counted(&hold.policy, &hold.key, door)?;
+        if subject.policy.options.hold.is_none() {
+            return self.settle_as_lease(&subject, hold, cost).await;
         }
-        let subject = &subject;
+        let until = self.clock.now() + micros(subject.policy.timeout);
+        let subject = &self.subject_of_charge(subject, &hold.id, until).await;
         let work = Work::Settle { id: hold.id.clone(), cost };
         let mut result = self.settle_with(subject, work, self.left(until)).await;
         match &mut result {
@@ -74,6 +65,22 @@ impl Engine {
                 decision.shadow();
             }
             Err(error) => self.log_undone(subject, error, "the store did not settle a hold: it is answered by 503"),
+        }
+        self.report(subject, Operation::Settle, result.as_ref().map(|result| &result.decision));
+        result
+    }
+
+    /// Ends the lease of a caller. One that is out when `callers` leaves the file still ends.
+    async fn settle_as_lease(
+        &self,
+        subject: &Subject,
+        hold: &HoldId,
+        cost: Option<u64>,
+    ) -> Result<SettleResult, CheckError> {
+        let result = self.settle_lease(subject, &hold.id, cost).await;
+        let is_unknown = matches!(&result, Ok(result) if result.settlement.is_none() && !result.has_expired);
+        if is_unknown && !self.sells_to_callers(&hold.policy) {
+            return Err(CheckError::NoHolds(hold.policy.clone()));
         }
         self.report(subject, Operation::Settle, result.as_ref().map(|result| &result.decision));
         result
