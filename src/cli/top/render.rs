@@ -180,27 +180,31 @@ fn draw_keys<R: KeyRow>(
 
 /// The keys with places in use, and below them the holders of the chosen one.
 fn draw_held(frame: &mut Frame<'_>, area: Rect, sum: &Sum, view: &View) {
-    let Sum { held, holders, .. } = sum;
-    let [area, below] = match view.chosen_held(sum) {
-        Some(_) => Layout::vertical([Constraint::Fill(1), Constraint::Fill(1)]).areas(area),
-        None => [area, Rect::ZERO],
-    };
+    let held = &sum.held;
+    let mut area = area;
+    if let Some(chosen) = view.chosen_held(sum) {
+        let [keys, below] = Layout::vertical([Constraint::Fill(1), Constraint::Fill(1)]).areas(area);
+        draw_holders(frame, below, chosen, &sum.holders);
+        area = keys;
+    }
     let title = cut("keys with places in use".into(), area, held.len());
     let limit = |held: &Held| held.in_flight_limit.map_or("-".to_owned(), count);
     let rows = held.iter().map(|held| (held.name(), [count(held.in_flight), limit(held)]));
     let table = key_table(rows, ["IN FLIGHT", "PLACES"]).block(titled(title));
     frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(view.chosen));
+}
+
+fn draw_holders(frame: &mut Frame<'_>, area: Rect, held: &Held, holders: &[Holder]) {
     let seconds = |ms: u64| right(format!("{:.1} s", ms as f64 / 1000.0));
     let rows = holders.iter().map(|Holder { id, age_ms, cost, expires_in_ms }| {
         Row::new([Line::from(visible(id)), seconds(*age_ms), right(count(*cost)), seconds(*expires_in_ms)])
     });
     let names = [Line::from("HOLDER"), right("FOR"), right("COST"), right("EXPIRES IN")];
     let widths = [Constraint::Fill(1), Constraint::Length(11), Constraint::Length(11), Constraint::Length(11)];
-    let is_hidden = view.chosen_held(sum).is_some_and(|held| held.key.is_none());
-    let title = if is_hidden { "its holders: the node hides the key" } else { "its holders" };
-    let title = cut(title.into(), below, holders.len());
+    let title = if held.key.is_some() { "its holders" } else { "its holders: the node hides the key" };
+    let title = cut(title.into(), area, holders.len());
     let table = Table::new(rows, widths).header(Row::new(names).style(DIM)).block(titled(title));
-    frame.render_widget(table, below);
+    frame.render_widget(table, area);
 }
 
 /// A table of names of keys, each with two counts.
