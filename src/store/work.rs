@@ -240,8 +240,8 @@ pub enum Done {
     Reserved(Taken, Option<Receipt>),
     /// The verdicts on the costs of a `Lease`, and its receipt if units were bought.
     Leased(Taken, Option<Box<LeaseReceipt>>),
-    /// The verdict on the units of a sale, or on cost 0 for an earlier one; and the lease, if there is
-    /// one.
+    /// The verdict on the units of a sale, or on cost 0 for an earlier one; and the lease, if there
+    /// is one.
     Sold(Taken, Option<Sold>),
     /// The verdict on cost 0 after the settle of a caller's lease.
     Returned(Taken, SoldEnd),

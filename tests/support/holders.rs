@@ -65,8 +65,8 @@ pub(crate) fn now_us() -> u64 {
     u64::try_from(START.elapsed().as_micros()).unwrap()
 }
 
-/// Clients of the nodes take places of `key`, and give them back after up to 40 ms. Meanwhile `during`
-/// runs. A hold without a settle counts until its `ttl`, ms, at most.
+/// Clients of the nodes take places of `key`, and give them back after up to 40 ms. Meanwhile
+/// `during` runs. A hold without a settle counts until its `ttl`, ms, at most.
 pub(crate) fn hammer(nodes: &[String], key: &str, ttl: u64, during: impl FnOnce()) -> Held {
     let (ends, all) = (AtomicBool::new(false), Mutex::new(Held::default()));
     let number = AtomicU64::new(0);

@@ -119,8 +119,8 @@ metrics! {
         pub overrides_lag: Family<f64> = "tollgate_overrides_lag_seconds",
         /// Checks of proxies that name a plan which their policy lacks: its own quotas count.
         pub unknown_plans: Family<u64> = "tollgate_unknown_plans",
-        /// Holds that calls of this node opened, less those that they ended: the sum over all nodes is
-        /// the number of open holds.
+        /// Holds that calls of this node opened, less those that they ended: the sum over all nodes
+        /// is the number of open holds.
         pub holds_open: Family<f64> = "tollgate_holds_open",
         /// Holds that calls of this node ended, or found expired.
         pub holds: Family<u64> = "tollgate_holds",
