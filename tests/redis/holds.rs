@@ -225,11 +225,11 @@ fn usage_counts_the_holds_that_it_lists() {
 /// The most places of a key.
 const FULL: u64 = 100_000;
 
-/// Checks and settles of a key that has 100,000 holds less one, and of another that has none: the
-/// least cost of each in several rounds, since a busy machine only adds to it.
-fn costs(mut round: impl FnMut(&str) -> u64) -> [u64; 2] {
-    let rounds: Vec<_> = (0..7).map(|_| ["empty", "full"].map(&mut round)).collect();
-    [0, 1].map(|key| rounds.iter().map(|costs| costs[key]).min().unwrap())
+/// Checks and settles of each key: the least cost in several rounds, since a busy machine only adds
+/// to it.
+fn costs<const N: usize>(keys: [&str; N], mut round: impl FnMut(&str) -> u64) -> [u64; N] {
+    let rounds: Vec<_> = (0..7).map(|_| keys.map(&mut round)).collect();
+    std::array::from_fn(|key| rounds.iter().map(|costs| costs[key]).min().unwrap())
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn check_beside_100000_holds_costs_redis_less_than_three() {
         }
         cmd.exec(&mut connection).unwrap();
     }
-    let [empty, full] = costs(|key| {
+    let [empty, full] = costs(["empty", "full"], |key| {
         let before = script_time(&mut connection);
         for _ in 0..100 {
             assert_eq!(ask("/v1/check", key, true)["allowed"], true);
@@ -288,11 +288,12 @@ fn check_beside_100000_holds_costs_the_embedded_store_less_than_three() {
         let fingerprint = Fingerprinter::default().fingerprint("p", key);
         Subject { policy: policy.clone(), key: key.into(), fingerprint }
     };
-    let subjects = ["empty", "full"].map(subject);
-    let mut check = |subject: &Subject, settles: bool| {
+    let keys = ["empty", "full", "expired"];
+    let subjects = keys.map(subject);
+    let mut check = |subject: &Subject, after: u64, settles: bool| {
         number += 1;
         let id: Arc<str> = number.to_string().into();
-        let run = |work| memory.at(START + number).run(subject, &work, &[]).unwrap();
+        let run = |work| memory.at(START + after + number).run(subject, &work, &[]).unwrap();
         let opened = run(Work::Once { id: (&id).into(), cost: 1, over: Over::Deny });
         assert!(matches!(opened, Done::Charged(_)), "{opened:?}");
         if settles {
@@ -300,12 +301,17 @@ fn check_beside_100000_holds_costs_the_embedded_store_less_than_three() {
             assert!(matches!(settled, Done::Settled(_, Some(_))), "{settled:?}");
         }
     };
-    (1..FULL).for_each(|_| check(&subjects[1], false));
-    let [empty, full] = costs(|key| {
+    (1..FULL).for_each(|_| check(&subjects[2], 0, false));
+    let later = 2 * 3_600_000_000;
+    (1..FULL).for_each(|_| check(&subjects[1], later, false));
+    let [empty, full, expired] = costs(keys, |key| {
+        let subject = &subjects[keys.iter().position(|own| *own == key).unwrap()];
         let began = Instant::now();
-        (0..1000).for_each(|_| check(&subjects[usize::from(key == "full")], true));
+        // Each call removes 16 expired holds, so that they last for all rounds.
+        (0..200).for_each(|_| check(subject, later, true));
         u64::try_from(began.elapsed().as_micros()).unwrap()
     });
-    println!("us for 1000 checks and settles: {empty} without holds, {full} beside {FULL}");
+    println!("us for 200 checks and settles: {empty} without holds, {full} beside {FULL}, {expired} of them expired");
     assert!(full < 3 * empty, "{full} us, and {empty} us without holds");
+    assert!(expired < 9 * empty, "{expired} us, and {empty} us without holds");
 }

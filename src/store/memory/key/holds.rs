@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Counter, Id, KeyState, Notes};
+use super::{Counter, Id, KeyState};
 use crate::limit::decision::Verdict;
 use crate::limit::drain::Over;
 use crate::limit::hold::{End, Hold, HoldState, LISTED, OnExpiry, Places, Renewal, SWEPT, Settlement};
@@ -17,39 +17,62 @@ use crate::store::memory::ids::{Kept, Record, RecordedEnd};
 use crate::store::work::{Charged, Done, OpenHold, Waiting, Work};
 use crate::store::{Meta, Taken};
 
+/// A place by its expiry, us, and the id of its hold.
+type Place = (Micros, Arc<str>);
+
 /// The places of a key.
 #[derive(Debug, Default)]
 pub(super) struct Holds {
     /// The latest instant at which a hold was opened, extended or found expired, us.
     clock: Micros,
-    /// The open holds by expiry and id, and expired ones until a call removes them.
-    places: BTreeMap<(Micros, Arc<str>), Fingerprint>,
+    /// The open holds, and expired ones until a call removes them.
+    places: BTreeMap<Place, Fingerprint>,
+    /// How many of the places have expired by the clock. A count costs no walk over them.
+    expired: usize,
 }
 
 impl Holds {
-    fn expired(&self, at: Micros) -> impl Iterator<Item = (&(Micros, Arc<str>), &Fingerprint)> {
+    /// Sets the clock to `at`, which is never before it, if a hold has expired by then.
+    fn expire(&mut self, at: Micros) {
+        self.expired += self.places.range(after(self.clock)..after(at)).count();
+        if self.expired > 0 {
+            self.clock = at;
+        }
+    }
+
+    fn expired(&self, at: Micros) -> impl Iterator<Item = (&Place, &Fingerprint)> {
         self.places.iter().take_while(move |((expires, _), _)| *expires <= at)
     }
 
+    fn remove(&mut self, place: &Place) {
+        let is_removed = self.places.remove(place).is_some();
+        self.expired -= usize::from(is_removed && place.0 <= self.clock);
+    }
+
     pub(super) fn forget(&mut self, kept: &Kept) {
-        self.places.remove(&(kept.expires, kept.name.clone()));
+        self.remove(&(kept.expires, kept.name.clone()));
     }
 
-    fn has_expired(&self, at: Micros) -> bool {
-        self.expired(at).next().is_some()
+    fn clear(&mut self) {
+        self.places.clear();
+        self.expired = 0;
     }
 
-    fn open(&self, at: Micros) -> usize {
-        self.places.len() - self.expired(at).count()
+    fn open(&self) -> usize {
+        self.places.len() - self.expired
     }
 
     /// us until the open holds are fewer than `places`, if nobody renews; 0 if they are.
     fn wait(&self, places: usize, at: Micros) -> Micros {
-        let open = self.places.keys().filter(|(expires, _)| *expires > at);
-        let over = (self.open(at) + 1).checked_sub(places);
-        let next = over.and_then(|over| open.map(|(expires, _)| expires).nth(over.checked_sub(1)?));
-        next.map_or(0, |expires| expires - at)
+        let over = (self.open() + 1).checked_sub(places);
+        let next = over.and_then(|over| self.places.range(after(at)..).nth(over.checked_sub(1)?));
+        next.map_or(0, |((expires, _), _)| expires - at)
     }
+}
+
+/// The start of the places that expire after an instant.
+fn after(at: Micros) -> Place {
+    (at + 1, Arc::default())
 }
 
 /// Whether the counters of a charge are those of these quotas.
@@ -86,9 +109,7 @@ impl KeyState {
         let at = self.notes.as_ref().map_or(now, |notes| now.max(notes.holds.clock));
         let step = Step { policy, hold, now, at };
         let own = id.map(|id| id.print).filter(|print| self.knows(*print, now));
-        if let Some(Notes { holds, .. }) = self.notes.as_deref_mut().filter(|notes| notes.holds.has_expired(at)) {
-            holds.clock = at;
-        }
+        self.notes.iter_mut().for_each(|notes| notes.holds.expire(at));
         match (work, own) {
             (Work::Renew(_), own) => return Done::Renewed(own.map_or(Renewal::Unknown, |own| self.renew(&step, own))),
             (Work::ReadHolds, _) => return self.list_holds(at),
@@ -106,7 +127,7 @@ impl KeyState {
         let is_open = |own| matches!(self.state_of(&step, own), Some((HoldState::Open(_), _)));
         let freed = matches!(work, Work::Settle { .. } | Work::RefundOnce(_)) && own.is_some_and(is_open);
         let wait = self.wait_for_place(&step);
-        let before = self.holds().map_or(0, |holds| holds.open(at));
+        let before = self.holds().map_or(0, Holds::open);
         let (mut expired, waiting) = self.sweep_expired(&step, work, own);
         let needs_place = matches!(work, Work::Look(_) | Work::Wait(_) | Work::Once { over: Over::Deny, .. });
         let done = match (work, id) {
@@ -137,7 +158,7 @@ impl KeyState {
         };
         if *work == Work::Reset {
             expired = before;
-            self.notes.iter_mut().for_each(|notes| notes.holds.places.clear());
+            self.notes.iter_mut().for_each(|notes| notes.holds.clear());
         }
         let is_unswept = step.releases() && self.holds().is_some_and(|holds| holds.expired(at).nth(waiting).is_some());
         let places = self.places(&step, id.map(|id| id.print), wait);
@@ -156,7 +177,7 @@ impl KeyState {
         let last = self.holds().and_then(|holds| holds.places.last_key_value());
         let shows_last = wait > 0 || step.policy.quotas.is_empty();
         Places {
-            open: self.holds().map_or(0, |holds| holds.open(step.at) as u64),
+            open: self.holds().map_or(0, |holds| holds.open() as u64),
             limit: step.hold.in_flight.map(u64::from),
             wait,
             reset_after: last.filter(|_| shows_last).map_or(0, |((expires, _), _)| expires.saturating_sub(step.at)),
@@ -225,7 +246,7 @@ impl KeyState {
             expired.retain(|(_, id)| Some(*id) == undone || is_counted(id));
         }
         let waiting = found - expired.len();
-        expired.iter().for_each(|(place, _)| _ = notes.holds.places.remove(place));
+        expired.iter().for_each(|(place, _)| notes.holds.remove(place));
         if !gives_back {
             return (expired.len(), waiting);
         }
@@ -247,7 +268,7 @@ impl KeyState {
         let Some(notes) = &mut self.notes else { return };
         let Some(kept) = notes.records.get_mut(id).and_then(Record::kept_mut) else { return };
         kept.end = Some(end);
-        notes.holds.places.remove(&(kept.expires, kept.name.clone()));
+        notes.holds.forget(kept);
     }
 
     fn replay(&self, step: &Step<'_>, id: Fingerprint, (cost, over): (u64, Over)) -> Done {
@@ -296,7 +317,7 @@ impl KeyState {
         let (Some(state), Some(notes)) = (state, &mut self.notes) else { return Renewal::Unknown };
         match (state, notes.records.get_mut(id).and_then(Record::kept_mut)) {
             (HoldState::Open(_), Some(kept)) => {
-                notes.holds.places.remove(&(kept.expires, kept.name.clone()));
+                notes.holds.forget(kept);
                 kept.expires = kept.expires.max(step.at + step.hold.ttl);
                 kept.until = step.now + (kept.expires - step.at) + kept.life;
                 notes.holds.clock = step.at;
@@ -311,7 +332,7 @@ impl KeyState {
     fn list_holds(&self, at: Micros) -> Done {
         let Some(holds) = self.holds() else { return Done::Holds(0, Vec::new()) };
         let open = holds.places.iter().rev().take(LISTED).take_while(|((expires, _), _)| *expires > at);
-        let hold = |((expires, name), id): (&(Micros, Arc<str>), &Fingerprint)| {
+        let hold = |((expires, name), id): (&Place, &Fingerprint)| {
             let record = self.record(*id)?;
             Some(OpenHold {
                 id: name.clone(),
@@ -321,7 +342,7 @@ impl KeyState {
                 meta: record.kept()?.meta.clone(),
             })
         };
-        Done::Holds(holds.open(at) as u64, open.filter_map(hold).collect())
+        Done::Holds(holds.open() as u64, open.filter_map(hold).collect())
     }
 
     /// Ends a hold with a cost, by default that of its charge.
