@@ -137,11 +137,12 @@ def test_silent_node_costs_an_idle_loop_no_more_than_the_deadline() -> None:
 def test_frozen_redis_lets_no_request_pass_without_a_decision(
     framework: str, policy: str, tmp_path: Path
 ) -> None:
-    make_app, serve, _ = FRAMEWORKS[framework]
+    make_app, serve, kind = FRAMEWORKS[framework]
     errors: list[Any] = []
     with node_on_redis(tmp_path) as (node, process):
         app = make_app(
-            nodes=node.url,
+            # A busy machine must not turn decisions into failures.
+            client=kind(node.url, deadline=5),
             policy=policy,
             key=lambda request: request.headers["x-user"],
             on_error=errors.append,
