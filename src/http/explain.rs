@@ -20,6 +20,9 @@ pub(super) async fn explain(Routed { node, rights, head, .. }: Routed) -> Result
     let check = query::explain(head.uri.query())?;
     rights.policy(&node, &check.policy)?;
     let policy = node.policy(&check.policy)?;
+    if !node.engine.overrides().is_loaded() {
+        return Err(Problem::not_loaded());
+    }
     let (key, applied) = node.engine.explain(&policy, &check).map_err(|fault| node.refused(&fault))?;
     Ok(answer::object(|object| {
         object.value("policy", &policy.name);

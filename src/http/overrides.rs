@@ -28,6 +28,9 @@ pub(super) async fn list(
     let query::Listed { start, cursor } = query::overrides(head.uri.query())?;
     rights.policy(&node, &policy)?;
     let overrides = node.engine.overrides();
+    if !overrides.is_loaded() {
+        return Err(Problem::not_loaded());
+    }
     let page = overrides.list(&policy, &start, cursor.as_deref(), PAGE);
     if page.is_empty() {
         // Entries of a policy that left the file can still be listed.

@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::address;
+use super::network::Network;
 use super::slot::SLOTS;
 
 /// Maximum length of a key in bytes.
@@ -73,14 +74,22 @@ impl KeyType {
     /// assert_eq!(ip.normalise("2001:db8::1").unwrap(), "2001:db8::/64");
     /// assert_eq!(ip.normalise("::ffff:203.0.113.7").unwrap(), "203.0.113.7");
     /// assert_eq!(ip.normalise("fe80::1%eth0").unwrap(), "fe80::/64");
+    /// // Answers show this spelling, so callers may send it.
+    /// assert_eq!(ip.normalise("2001:db8::/64").unwrap(), "2001:db8::/64");
+    /// assert!(ip.normalise("2001:db8::/48").is_err());
     /// assert!(ip.normalise("localhost").is_err());
     /// ```
     pub fn normalise(self, key: &str) -> Result<Cow<'_, str>, NotAnAddress> {
         match self {
             Self::Text => Ok(Cow::Borrowed(key)),
-            Self::Ip { ipv6_prefix } => match address::parse(key).ok_or(NotAnAddress)? {
-                IpAddr::V4(address) => Ok(Cow::Owned(address.to_string())),
-                IpAddr::V6(address) => Ok(Cow::Owned(network(address, ipv6_prefix))),
+            Self::Ip { ipv6_prefix } => match address::parse(key) {
+                Some(IpAddr::V4(address)) => Ok(Cow::Owned(address.to_string())),
+                Some(IpAddr::V6(address)) => Ok(Cow::Owned(network(address, ipv6_prefix))),
+                None => {
+                    let is_counted = |network: &Network| network.is_ipv6() && network.length() == ipv6_prefix;
+                    let counted = Network::of_key(key).filter(is_counted).ok_or(NotAnAddress)?;
+                    Ok(Cow::Owned(counted.to_string()))
+                }
             },
         }
     }

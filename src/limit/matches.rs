@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::Hash;
 
-use super::address;
 use super::network::Network;
 
 /// The keys that an entry matches.
@@ -89,12 +88,9 @@ impl<T> Matches<T> {
             Pattern::Key(key) => self.matching(key, key).collect(),
             Pattern::Prefix(text) => self.prefixes_of(text).chain(self.every_key()).collect(),
             Pattern::Network(inner) => {
-                let is_wider = |(pattern, _): &(Pattern<'_>, _)| match pattern {
-                    Pattern::Network(outer) => outer.length() <= inner.length(),
-                    _ => false,
-                };
-                let address = inner.address().to_string();
-                self.networks_of(&address).filter(is_wider).chain(self.every_key()).collect()
+                let stem = inner.stem();
+                let around = self.networks_around(inner).chain(self.prefixes_of(&stem));
+                around.chain(self.every_key()).collect()
             }
             Pattern::All => self.every_key().collect(),
         }
@@ -106,14 +102,32 @@ impl<T> Matches<T> {
 
     fn networks_of<'a>(&'a self, written: &str) -> impl Iterator<Item = (Pattern<'a>, &'a T)> {
         let any = !self.networks.iter().all(BTreeMap::is_empty);
-        let address = any.then(|| address::parse(written)).flatten();
-        let family = address.map(|address| (&self.networks[usize::from(address.is_ipv6())], address));
-        family.into_iter().flat_map(|(family, address)| {
-            family.iter().filter_map(move |(Reverse(length), networks)| {
-                let (network, value) = networks.get_key_value(&Network::new(address, *length)?)?;
-                Some((Pattern::Network(*network), value))
-            })
+        let network = any.then(|| Network::of_key(written)).flatten();
+        network.into_iter().flat_map(|network| self.networks_around(network))
+    }
+
+    /// The entries of a network and of all around it, the smallest first.
+    fn networks_around<'a>(&'a self, inner: Network) -> impl Iterator<Item = (Pattern<'a>, &'a T)> {
+        let wider = self.networks[usize::from(inner.is_ipv6())].range(Reverse(inner.length())..);
+        wider.filter_map(move |(Reverse(length), networks)| {
+            let (network, value) = networks.get_key_value(&inner.widened(*length))?;
+            Some((Pattern::Network(*network), value))
         })
+    }
+
+    /// The entries of prefixes that may have a part of the addresses of a network.
+    pub fn prefixes_within<'a>(&'a self, network: Network) -> impl Iterator<Item = (Pattern<'a>, &'a T)> {
+        let stem = network.stem();
+        let of_other_family = if network.is_ipv6() { '.' } else { ':' };
+        let is_within = move |text: &str| {
+            if text.contains(of_other_family) {
+                return false;
+            }
+            let start = text.get(..stem.len()).filter(|_| text.len() > stem.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(&stem))
+        };
+        let longer = self.prefixes.values().flatten().filter(move |(text, _)| is_within(text));
+        longer.filter(move |_| !network.is_host()).map(|(text, value)| (Pattern::Prefix(text), value))
     }
 
     fn prefixes_of<'a>(&'a self, key: &str) -> impl Iterator<Item = (Pattern<'a>, &'a T)> {

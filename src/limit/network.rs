@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::address::nat64;
+use super::address::{self, nat64};
 
 /// All addresses that begin with the same bits. IPv4-mapped IPv6 counts as IPv4. Otherwise a
 /// network contains addresses of one family only.
@@ -41,6 +41,54 @@ impl Network {
         Some(Self { address, length })
     }
 
+    /// The network of a key: an address, or a network from its first address on.
+    ///
+    /// ```
+    /// # use tollgate::limit::network::Network;
+    /// let text = |key| Network::of_key(key).map(|network| network.to_string());
+    /// assert_eq!(text("[2001:db8::1]:443").unwrap(), "2001:db8::1/128");
+    /// assert_eq!(text("2001:db8::/64").unwrap(), "2001:db8::/64");
+    /// assert_eq!(text("2001:db8::1/64"), None);
+    /// ```
+    pub fn of_key(key: &str) -> Option<Self> {
+        if let Some(address) = address::parse(key) {
+            return Self::new(address, if address.is_ipv6() { 128 } else { 32 });
+        }
+        let (address, length) = key.split_once('/')?;
+        let address = address::canonical(address.parse().ok()?);
+        Self::new(address, length.parse().ok()?).filter(|network| network.address == address)
+    }
+
+    /// The text with which each address of the network begins. A prefix of keys has some of its
+    /// addresses only if it begins so, or if this text begins with the prefix.
+    ///
+    /// ```
+    /// # use tollgate::limit::network::Network;
+    /// let stem = |key| Network::of_key(key).unwrap().stem();
+    /// assert_eq!(stem("203.0.112.0/20"), "203.0.1");
+    /// // `2001:db8:0:0:1::` has its longest run of zeros behind the network.
+    /// assert_eq!(stem("2001:db8::/64"), "2001:db8");
+    /// ```
+    pub fn stem(self) -> String {
+        let first = self.address.to_string();
+        let last: IpAddr = match self.address {
+            IpAddr::V4(address) => {
+                let hosts = u32::MAX.checked_shr(self.length.into()).unwrap_or(0);
+                Ipv4Addr::from_bits(address.to_bits() | hosts).into()
+            }
+            IpAddr::V6(address) => {
+                let hosts = u128::MAX.checked_shr(self.length.into()).unwrap_or(0);
+                Ipv6Addr::from_bits(address.to_bits() | hosts).into()
+            }
+        };
+        if last == self.address {
+            return first;
+        }
+        let shared = first.bytes().zip(last.to_string().bytes()).take_while(|(one, other)| one == other).count();
+        let stem = first.get(..shared).unwrap_or_default();
+        stem.split_once("::").map_or(stem, |(before, _)| before).to_owned()
+    }
+
     /// The surrounding network of `length` bits; itself if that is no larger.
     pub fn widened(self, length: u8) -> Self {
         Self::new(self.address, length.min(self.length)).unwrap_or(self)
@@ -66,6 +114,10 @@ impl Network {
     /// Bits in common.
     pub fn length(self) -> u8 {
         self.length
+    }
+
+    pub fn is_host(self) -> bool {
+        self.length == if self.is_ipv6() { 128 } else { 32 }
     }
 
     pub fn is_ipv6(self) -> bool {

@@ -12,6 +12,9 @@ use crate::limit::matches::{Matches, Pattern};
 use crate::limit::policy::{Listed, Policy};
 use crate::limit::quota::{Quota, Rule};
 
+/// Below the rank of each network.
+const NETWORKS: (u8, usize) = (2, 0);
+
 /// How a policy applies to a key.
 #[derive(Debug)]
 pub struct Applied<'a> {
@@ -75,6 +78,30 @@ impl Map {
         let live = self.covering(policy, name);
         let by_policy = || Applied { policy: policy.clone(), listed: None, by: By::Policy };
         by_list(policy, &mut file, live.as_ref()).or_else(|| by_match(file, live)).unwrap_or_else(by_policy)
+    }
+
+    /// The prefixes that count keys of a new network, which would decide for them instead. A
+    /// network or a key that decides for the whole network already does so.
+    pub(super) fn outranked<'a>(&self, policy: &'a Arc<Policy>, name: &Name, present: &By<'_>) -> Vec<Applied<'a>> {
+        let rank = match present {
+            By::File(found) => found.pattern.rank(),
+            By::Entry(entry) => rank(&entry.name),
+            By::Check | By::Policy => (0, 0),
+        };
+        let Some(Pattern::Network(network)) = name.pattern().filter(|_| rank < NETWORKS) else {
+            return Vec::new();
+        };
+        let overrides = policy.options.lists.as_deref().map(|lists| &lists.overrides);
+        let of_file = overrides.into_iter().flat_map(|overrides| overrides.prefixes_within(network));
+        let of_file = of_file.map(|(pattern, (policy, line))| Applied {
+            policy: policy.clone(),
+            listed: None,
+            by: By::File(Found { list: List::Override(policy), pattern, line: *line }),
+        });
+        let live = self.counted_within(policy, network).into_iter().filter_map(|Live { entry, counted }| {
+            Some(Applied { policy: counted?, listed: None, by: By::Entry(entry) })
+        });
+        of_file.chain(live).collect()
     }
 }
 

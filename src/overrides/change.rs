@@ -124,6 +124,12 @@ impl Overrides {
                 if !put.lower && !is_denied && (is_allowed || is_lower(&present.policy, next)) {
                     return Err(ChangeError::Lower(present.by.text()));
                 }
+                if !put.lower && present.listed.is_none() {
+                    let outranked = self.map.outranked(policy, &name, &present.by);
+                    if let Some(more) = outranked.iter().find(|more| is_lower(&more.policy, next)) {
+                        return Err(ChangeError::Lower(more.by.text()));
+                    }
+                }
                 if present.listed.is_none() && begin_anew(&present.policy.quotas, &next.quotas) {
                     warnings.push(format!(
                         "a window or the algorithm differs from that of {}: counts begin anew, so a key may get the sum \
@@ -156,6 +162,11 @@ impl Overrides {
     }
 
     fn name(&self, policy: &Policy, (kind, text): &(String, String)) -> Result<Name, ChangeError> {
+        // A reload may have changed how the policy spells keys.
+        let listed = Name::new(&policy.name, &format!("{kind}:{text}"));
+        if self.map.get(&listed).is_some() {
+            return Ok(listed);
+        }
         let spelling = inline::matcher(policy, kind, text);
         let spelling = spelling.map_err(|fault| ChangeError::Match { kind: kind.clone(), fault })?;
         Ok(Name::new(&policy.name, &format!("{kind}:{spelling}")))

@@ -16,6 +16,7 @@ use super::entry::{Entry, Grant, Name, Ordered, Terms};
 use crate::config::inline::QuotaSpec;
 use crate::limit::key::{Fingerprint, FingerprintState, Fingerprinter};
 use crate::limit::matches::{Matches, Pattern};
+use crate::limit::network::Network;
 use crate::limit::policy::{Listed, Policy};
 use crate::limit::time::Micros;
 
@@ -141,6 +142,13 @@ impl Map {
                 let mut all = own.iter().cloned().chain(of(|wide| &wide.counted));
                 all.find_map(|entry| live(entry, policy))
             })
+    }
+
+    /// The entries of prefixes that count a part of a network.
+    pub(super) fn counted_within(&self, policy: &Arc<Policy>, network: Network) -> Vec<Live> {
+        let Some(wide) = self.wide_of(&policy.name) else { return Vec::new() };
+        let wide = wide.read().unwrap_or_else(PoisonError::into_inner);
+        wide.counted.prefixes_within(network).filter_map(|(_, entry)| live(entry.clone(), policy)).collect()
     }
 
     fn wide_of(&self, policy: &str) -> Option<Arc<RwLock<Wide>>> {

@@ -26,6 +26,7 @@ policies:
       - {match: {prefix: "file:"}, quotas: [8 per 1h]}
   bucket: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 3}]}
   ip: {key: {type: ip}, quotas: [5 per 1h]}
+  filed: {quotas: [5 per 1h], overrides: [{match: {prefix: "192.0.2."}, quotas: [100 per 1h]}]}
 "#;
 
 impl Fixture {
@@ -232,6 +233,84 @@ fn stale_version_and_lower_limit_are_rejected() {
         })
         .collect();
     assert!(versions.is_sorted_by(|one, next| one < next), "{versions:?}");
+}
+
+/// A network decides before a prefix, so it takes the limit of each address that both match.
+#[test]
+fn network_that_lowers_a_prefix_needs_consent() {
+    let fixture = Fixture::start();
+    let put = |policy, matched: Value, quota: &str| fixture.put(policy, &json!({"match": matched, "quotas": [quota]}));
+    for (policy, prefix, lower, apart) in [
+        (
+            "p",
+            "203.0.",
+            &["203.0.113.0/24", "203.0.0.0/16", "203.0.113.7/32", "203.0.112.0/20"][..],
+            "198.51.100.0/24",
+        ),
+        ("ip", "203.0.113.", &["203.0.113.0/24", "203.0.0.0/16", "203.0.113.128/25"], "203.0.114.7/32"),
+        (
+            "ip",
+            "2001:db8:",
+            &["2001:db8::/32", "2001:db8:7::/48", "2001:db8:0:7::/64", "2000::/8"],
+            "2001:db9::/32",
+        ),
+    ] {
+        assert_eq!(put(policy, json!({"prefix": prefix}), "100 per 1h").status, 200);
+        for cidr in lower {
+            let rejected = put(policy, json!({"cidr": cidr}), "50 per 1h");
+            assert_eq!(rejected.status, 409, "{policy} {cidr}: {rejected:?}");
+            assert!(rejected.json()["detail"].as_str().unwrap().contains(prefix), "{rejected:?}");
+        }
+        assert_eq!(put(policy, json!({"cidr": apart}), "50 per 1h").status, 200, "{apart}");
+    }
+    // The prefix of the file counts, too.
+    assert_eq!(put("filed", json!({"cidr": "192.0.2.0/24"}), "50 per 1h").status, 409);
+    // A network around the new one decides already, whatever the prefix gives.
+    assert_eq!(put("filed", json!({"cidr": "192.0.0.0/16"}), "100 per 1h").status, 200);
+    assert_eq!(put("filed", json!({"cidr": "192.0.2.0/24"}), "99 per 1h").status, 409);
+    assert_eq!(put("filed", json!({"cidr": "192.0.2.0/24"}), "100 per 1h").status, 200);
+}
+
+/// An operator copies matches from lists, and a backup sends them back.
+#[test]
+fn listed_match_can_be_sent_back() {
+    let fixture = Fixture::start();
+    let body = |key: &Value| json!({"match": {"key": key}, "quotas": ["50 per 1h"]});
+    for (key, counted) in
+        [("2001:db8::1", "2001:db8::/64"), ("[2001:DB8:1::9]:443", "2001:db8:1::/64"), ("::ffff:9.9.9.9", "9.9.9.9")]
+    {
+        let put = fixture.put("ip", &body(&json!(key))).json();
+        let listed = &put["match"]["key"];
+        assert_eq!(listed, counted);
+        assert_eq!(fixture.put("ip", &body(listed)).json()["match"]["key"], counted);
+        assert_eq!(fixture.limit("ip", counted), 50);
+        assert_eq!(fixture.remove("ip", &json!({"match": {"key": listed}})).json(), json!({"removed": true}));
+        // Without an entry its spelling stays a match.
+        assert_eq!(fixture.put("ip", &body(&json!(counted))).json()["match"]["key"], counted);
+    }
+    let part = fixture.put("ip", &body(&json!("2001:db8::/48")));
+    assert_eq!(part.status, 422, "{part:?}");
+    // A key inside a network has the limit of the network, which a lower one takes.
+    let network = json!({"match": {"cidr": "2001:db8:9::/48"}, "quotas": ["90 per 1h"]});
+    assert_eq!(fixture.put("ip", &network).status, 200);
+    assert_eq!(fixture.put("ip", &body(&json!("2001:db8:9::1"))).status, 409);
+}
+
+#[test]
+fn entry_of_a_key_that_a_reload_spells_otherwise_can_be_removed() {
+    let fixture = Fixture::start();
+    for key in ["no address", "::ffff:9.9.9.9"] {
+        assert_eq!(fixture.put("filed", &json!({"match": {"key": key}, "quotas": ["50 per 1h"]})).status, 200);
+    }
+    let changed = POLICIES.replace("filed: {", "filed: {key: {type: ip}, ");
+    std::fs::write(&fixture.config, format!("overrides: {{file: overrides.jsonl}}\n{changed}")).unwrap();
+    let reloaded = http::exchange(&fixture.node.address, &http::request("POST", "/v1/reload", &[], b""));
+    assert_eq!(reloaded.status, 200, "{reloaded:?}");
+    assert_eq!(fixture.node.post("/v1/check", &json!({"policy": "filed", "key": "no address"})).status, 422);
+    for key in ["no address", "::ffff:9.9.9.9"] {
+        assert_eq!(fixture.remove("filed", &json!({"match": {"key": key}})).json(), json!({"removed": true}), "{key}");
+    }
+    assert_eq!(entries(&fixture.node, "/v1/overrides/filed")["entries"], json!([]));
 }
 
 #[test]

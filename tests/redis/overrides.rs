@@ -211,6 +211,11 @@ fn node_that_starts_without_its_overrides_is_not_ready() {
     assert_eq!((ready.status, &ready.json()["status"]), (503, &json!("starting")), "{ready:?}");
     let decision = node.check(&policy, "k", 1);
     assert_eq!((&decision["source"], &decision["fallback"]["mode"]), (&json!("fallback"), &json!("local")));
+    // An empty list would be a wrong backup.
+    for path in [format!("/v1/overrides/{policy}"), format!("/v1/explain?policy={policy}&key=k")] {
+        let unknown = http::get(&node.address, &path);
+        assert_eq!(unknown.status, 503, "{path}: {unknown:?}");
+    }
     server.thaw();
     wait_until("the node is ready", || http::get(&node.address, "/health/ready").status == 200);
     assert_eq!(node.check(&policy, "k", 1)["reason"], "allow_listed");

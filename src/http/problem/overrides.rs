@@ -43,8 +43,9 @@ impl Problem {
                 Self { entry: Some(Box::new(entry)), ..Self::new(ProblemType::OVERRIDE_CHANGED, detail) }
             }
             ChangeError::Lower(wider) => {
-                let detail =
-                    format!("this is less than the keys have now by {wider}: send `lower: true` if it is meant so");
+                let detail = format!(
+                    "this is less than the keys have now by {wider}: send `lower: true` (`--lower`) if it is meant so"
+                );
                 Self::new(ProblemType::LOWER_LIMIT, detail)
             }
             ChangeError::Full => {
@@ -53,6 +54,11 @@ impl Problem {
             }
             ChangeError::Unavailable(why) => Self::new(ProblemType::STORE_UNAVAILABLE, why.as_str()),
         }
+    }
+
+    /// 503: a node that starts does not have the overrides yet.
+    pub(in crate::http) fn not_loaded() -> Self {
+        Self::new(ProblemType::STORE_UNAVAILABLE, "the overrides are not loaded yet: ask again, or another node")
     }
 
     /// 503: the audit cannot be read.
