@@ -6,7 +6,7 @@ use super::decode::{Words, number};
 use super::outcome::{Outcome, Ran, Refusal, help, shown, unknown_subcommand};
 use super::reply::{Replies, Version};
 use super::session::{Replying, Session};
-use crate::access::Need;
+use crate::access::{Need, Refused};
 
 const OPEN: &str = "ERR AUTH <password> called without any password configured for the default user. \
                     Are you sure your configuration is correct?";
@@ -82,7 +82,12 @@ pub(super) fn auth(session: &mut Session, words: &Words<'_>, replies: &mut Repli
 fn authenticate(session: &mut Session, password: &[u8]) -> Result<(), Refusal> {
     session.authenticate(password).map_err(|rejected| {
         session.refuse(&rejected);
-        Refusal::Text(WRONG_PASS.into())
+        match rejected.reason {
+            Refused::NoToken | Refused::UnknownToken => Refusal::Text(WRONG_PASS.into()),
+            // The client has the right secret, and its operator must change the token.
+            Refused::ExpiredToken => Refusal::text(format!("WRONGPASS {rejected}")),
+            _ => Refusal::text(format!("NOPERM {rejected}")),
+        }
     })
 }
 

@@ -19,7 +19,8 @@ fn door(tokens: &[(&str, &str)]) -> (Door, TempDir) {
         format!("  - {{name: {name}, file: {name}, {rest}}}\n")
     };
     let tokens: String = tokens.iter().map(entry).collect();
-    let policies = "policies: {p: {quotas: [100 per 1h]}, q: {quotas: [100 per 1h]}}";
+    let policies =
+        "policies: {p: {quotas: [100 per 1h]}, q: {quotas: [100 per 1h]}, h: {hold: {ttl: 9s, in_flight: 3}}}";
     let file = folder.path().join("my.yaml");
     std::fs::write(&file, format!("resp: {{listen: 127.0.0.1:0}}\ntokens:\n{tokens}{policies}\n")).unwrap();
     (Door::of(Node::with_config(file)), folder)
@@ -40,6 +41,8 @@ fn each_command_takes_the_tokens_of_its_scopes() {
     for (words, permitting) in [
         (&["CL.THROTTLE", "k", "9", "1", "1"][..], &["check"][..]),
         (&["TG.CHECK", "p", "k"], &["check"]),
+        (&["TG.SETTLE", "h", "k", "job"], &["check", "operate"]),
+        (&["TG.RENEW", "h", "k", "job"], &["check"]),
         (&["EXISTS", "k"], &["read"]),
         (&["TTL", "k"], &["read"]),
         (&["DEL", "k"], &["operate"]),
@@ -80,7 +83,7 @@ fn token_of_a_policy_or_of_another_door_is_rejected() {
     assert_eq!(other, "-NOPERM the token `shop` is not for the policy \"q\"\r\n");
     let transaction = ["MULTI", "DEL k", "EXEC"].map(|words| encoded(&words.split(' ').collect::<Vec<_>>())).concat();
     let by_edge = door.exchange(encoded(&["AUTH", "edge"]) + &transaction);
-    assert!(by_edge.starts_with("-WRONGPASS"), "{by_edge}");
+    assert!(by_edge.starts_with("-NOPERM the token `edge` is not for the door `resp`\r\n"), "{by_edge}");
     assert!(door.node.metrics().contains(r#"tollgate_refused_calls_total{reason="needs_door"} 1"#));
 }
 
