@@ -165,8 +165,12 @@ pub(super) fn text_of_node(told: &Value) -> Vec<(&'static str, String)> {
                 .map_or(key.clone(), |normalised| format!("{normalised}, written as {key}")),
         ),
         ("match", found),
-        ("answer", answer),
     ];
+    let entry = if told["list"].is_object() { &told["list"] } else { &told["override"] };
+    for (name, member) in [("plan", "plan"), ("reason", "reason"), ("by", "by"), ("expires", "expires_at")] {
+        lines.extend(entry[member].as_str().map(|text| (name, text.to_owned())));
+    }
+    lines.push(("answer", answer));
     let list = |name: &str| told[name].as_array().cloned().unwrap_or_default();
     lines.extend(
         list("quotas")
