@@ -383,7 +383,7 @@ settings! {
     }
 
     wait("", " of a line", "{queue: 200}") {
-        /// The most units of allowed checks that have not started.
+        /// The most units that the line still has to repay.
         QUEUE = "queue": Integer(1..=MAX_UNITS, 1);
     }
 

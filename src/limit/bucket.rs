@@ -94,8 +94,8 @@ impl TokenBucket {
         (self.at, self.debt) = (start, owed + cost * terms.price);
     }
 
-    /// Units in line that have not started at `now`: those that the bucket must still repay before
-    /// the next charge, rounded up.
+    /// Units in line at `now`: those that the bucket must still repay before the next charge, rounded
+    /// up. A raised rate repays more of them until the same last place.
     pub fn in_line(&self, quota: &Quota, now: Micros) -> u64 {
         if self.open_at(now) == now {
             return 0;

@@ -105,7 +105,7 @@ impl State {
         }
     }
 
-    /// Units in line that have not started at `now`.
+    /// Units that the line still has to repay at `now`.
     pub fn in_line(&self, quota: &Quota, now: Micros) -> u64 {
         if let Self::TokenBucket(bucket) = self { bucket.in_line(quota, now) } else { 0 }
     }
