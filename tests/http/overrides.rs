@@ -1,11 +1,12 @@
 //! Operators change the limits of keys while the node runs, in the file of the embedded store.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Node, http, node_with, unique, wait_until};
+use crate::support::{Node, TOLLGATE, http, node_with, unique, wait_until};
 
 /// A node with a file for overrides, which can start again.
 struct Fixture {
@@ -397,10 +398,19 @@ fn explanation_names_the_override_its_author_and_reason() {
     assert_eq!((&decides["entry"], &decides["plan"]), (&json!("prefix team:"), &json!("pro")));
     assert_eq!((&decides["reason"], &decides["by"]), (&json!("contract 12"), &json!("a caller without a token")));
     assert_eq!(told["quotas"][0]["limit"], 1000);
+    let by_command = |key| {
+        let url = format!("http://{}", fixture.node.address);
+        let output = Command::new(TOLLGATE).args(["explain", &url, "p", key]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let told = by_command("team:a");
+    let lines = "plan    pro\nreason  contract 12\nby      a caller without a token\nexpires ";
+    assert!(told.contains(lines), "{told}");
     assert_eq!(fixture.put("p", &json!({"match": {"key": "x"}, "deny": true, "reason": "abuse"})).status, 200);
     let told = entries(&fixture.node, "/v1/explain?policy=p&key=x");
     assert_eq!((&told["list"]["name"], &told["list"]["reason"]), (&json!("deny"), &json!("abuse")));
     assert!(told.get("quotas").is_none(), "{told}");
+    assert!(by_command("x").contains("reason  abuse\nby "), "{}", by_command("x"));
     let told = entries(&fixture.node, "/v1/explain?policy=p&key=y&plan=free");
     assert_eq!((&told["plan"], &told["quotas"][0]["limit"]), (&json!("free"), &json!(2)));
 }
