@@ -12,6 +12,7 @@ mod envoy;
 mod explain;
 mod gates;
 mod hostile_output;
+mod logs;
 mod proposals;
 mod replay;
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
 
-pub(super) use crate::limit::address::parse as address;
+use crate::limit::address::parse as address;
 
 /// The key of a field. If it is an address, or a list that begins with one, this is that address in
 /// canonical form, without its port.
@@ -52,7 +52,8 @@ pub(super) fn of_bytes(text: &[u8]) -> Option<IpAddr> {
     std::str::from_utf8(text).ok().and_then(address)
 }
 
-fn without_port(text: &str) -> Option<&str> {
+/// The text before a port, which ends the text.
+pub(super) fn without_port(text: &str) -> Option<&str> {
     let (host, port) = text.rsplit_once(':')?;
     let is_port = port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
     is_port.then_some(host)

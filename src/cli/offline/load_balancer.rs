@@ -4,6 +4,8 @@
 //! `type time balancer client:port target:port seconds seconds seconds status status received sent
 //! "request" "user-agent" ...`
 
+use std::net::IpAddr;
+
 use super::access_log::{quoted, word};
 use super::field::{Field, Fields, method_and_path};
 use super::{client, instant};
@@ -41,14 +43,19 @@ pub(super) fn read(line: &[u8]) -> Result<Fields<'_>, &'static str> {
     let time = instant::text_in_log(text(TIME)?)
         .ok_or("the second word is no time")?
         .map_err(|_| "the time is before 1970")?;
-    let peer = text(CLIENT)?;
-    if peer != "-" && client::address(peer).is_none() {
-        return Err("no client address");
-    }
+    let client = without_port(text(CLIENT)?).ok_or("the client is no `address:port`")?;
     let sent = text(SENT)?.parse().map_err(|_| "no number of sent bytes");
     let [method, path] = method_and_path(field(REQUEST));
-    let values = [peer.as_bytes(), b"", method, path, field(STATUS), b"", field(AGENT), b""];
+    let values = [client.as_bytes(), b"", method, path, field(STATUS), b"", field(AGENT), b""];
     Ok(Fields { time, values, sent })
+}
+
+/// The address of a client, which has no brackets even in IPv6, so that only the last colon is
+/// certain.
+fn without_port(client: &str) -> Option<&str> {
+    let address = if client.contains(':') { client::without_port(client)? } else { client };
+    let address = address.strip_prefix('[').and_then(|address| address.strip_suffix(']')).unwrap_or(address);
+    (address == "-" || address.parse::<IpAddr>().is_ok()).then_some(address)
 }
 
 /// The values of a line, between blanks; those in quotes may have blanks.
