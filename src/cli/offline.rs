@@ -55,9 +55,9 @@ use reader::Format;
 
 /// The help on logs for commands that read them.
 pub(super) const LOGS_HELP: &str = "\
-Logs: the common and combined formats of web servers, also with the server before the client (vhost_combined: one with a
-port, or before an address) or with the addresses of X-Forwarded-For, of which the first is the client; W3C logs with a line
-`#Fields:` (IIS, CloudFront); logs of AWS load balancers; and JSON lines such as
+Logs: the common and combined formats of web servers, also with the server before the client (vhost_combined: a name with a
+port or before an address, or an address with a port below 1024) or with X-Forwarded-For, of which the first address is the
+client; W3C logs with a line `#Fields:` (IIS, CloudFront); logs of AWS load balancers; and JSON lines such as
   {\"time\": \"2026-11-21T10:41:53.312Z\", \"key\": \"203.0.113.7\", \"cost\": 1}
 where `time` is RFC 3339, as in an access log, or a number since 1970: below 10^11 seconds, below 10^14 milliseconds, below
 10^17 microseconds, else nanoseconds. Without `time` the usual members of servers are found, such as `ts` or `@timestamp`.
@@ -76,9 +76,11 @@ pub(super) struct LogArgs {
     #[arg(long, value_name = "FORMAT", value_enum)]
     format: Option<Format>,
     /// The field with the key. An access log has `client` (if left out), `user`, `method`, `path`
-    /// (without its query), `status`, `referer` and `user-agent`. The `main` format of nginx also
-    /// has `forwarded`, its X-Forwarded-For. A W3C log has its columns, too. JSON lines have a
-    /// member, `key` if left out, or a path such as `request.client_ip`.
+    /// (without its query), `status`, `referer`, `user-agent` and `forwarded`: X-Forwarded-For, at
+    /// the client or third in quotes, as in the `main` format of nginx. Two addresses before the
+    /// time need a choice: `forwarded` is the first, `client` the second. A W3C log has its
+    /// columns, too. JSON lines have a member, `key` if left out, or a path such as
+    /// `request.client_ip`.
     #[arg(long, value_name = "FIELD")]
     key: Option<String>,
     /// The member of JSON lines with the time, or its path; `time` or a usual name if left out.

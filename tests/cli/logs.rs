@@ -61,3 +61,155 @@ fn diff_on_a_load_balancer_log_fails_over_its_ipv6_clients() {
     let (code, out, error) = run_in(folder.path(), &["diff"], "o.yaml n.yaml --log alb6 --fail-over 0");
     assert!(code == 1 && out.contains("newly denied             4   80.00 %  1 key"), "{code} {out} {error}");
 }
+
+fn access(head: &str) -> String {
+    format!("{head} [21/Nov/2026:10:00:01 +0000] \"GET / HTTP/1.1\" 200 1\n")
+}
+
+/// The keys by no flag, by `--key client` and by `--key forwarded`; `-` is no key.
+fn keys(head: &str) -> [Result<String, String>; 3] {
+    let folder = folder(&[("access.log", &access(head).repeat(4))]);
+    ["", "--key client", "--key forwarded"].map(|flag| {
+        let (code, out, error) = run(&folder, &format!("--policy three --log access.log --json {flag}"));
+        if code != 0 {
+            return if error.contains("no line has the key") { Ok("-".to_owned()) } else { Err(error) };
+        }
+        let told: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(verdicts(&told), (3, 1), "{head}");
+        Ok(top_key(&told).as_str().unwrap().to_owned())
+    })
+}
+
+/// Log formats write X-Forwarded-For before the peer of the server, or behind that.
+#[test]
+fn forwarded_client_beside_the_address_that_connected_is_the_key() {
+    for head in [
+        "A, 10.0.0.1 10.0.0.2 - -",
+        "A,10.0.0.1 10.0.0.2 - ann",
+        "A, 10.0.0.1, 10.0.0.3 10.0.0.2 - ann lee",
+        "A , 10.0.0.1 10.0.0.2 - -",
+        "A:5001, 10.0.0.1:80 10.0.0.2:5001 - -",
+        "A, unknown 10.0.0.2 - -",
+        "\"A, 10.0.0.1\" 10.0.0.2 - -",
+        "\"A\" 10.0.0.2 - -",
+        "\"A\" - -",
+        "(A, 10.0.0.1) 10.0.0.2 - -",
+        "(A) 10.0.0.2 - -",
+        "(A) - -",
+        "10.0.0.2 A, 10.0.0.1 - -",
+        "10.0.0.2 \"A, 10.0.0.1\" - -",
+        "10.0.0.2 \"A\" - -",
+        "10.0.0.2 (A, 10.0.0.1) - -",
+        "10.0.0.2 (A) - -",
+        "- A, 10.0.0.1 - -",
+        "www.example.org A, 10.0.0.1 10.0.0.2 - -",
+        "www.example.org:443 A, 10.0.0.1 10.0.0.2 - -",
+        "www.example.org:443 10.0.0.2 (A) - -",
+        "10.0.0.9:443 \"A\" 10.0.0.2 - -",
+        "A, 10.0.0.1 - -",
+    ] {
+        for client in ["203.0.113.1", "2001:db8::1"] {
+            let head = head.replace('A', if head.contains("A:") { "203.0.113.1" } else { client });
+            let client = if head.contains("2001") { client } else { "203.0.113.1" };
+            assert_eq!(keys(&head), [(); 3].map(|()| Ok(client.to_owned())), "{head}");
+        }
+    }
+}
+
+#[test]
+fn user_is_found_behind_each_pair_of_addresses() {
+    for pair in [
+        "203.0.113.1, 10.0.0.1 10.0.0.2",
+        "(203.0.113.1) 10.0.0.2",
+        "10.0.0.2 \"203.0.113.1\"",
+        "10.0.0.2 (-)",
+        "- 10.0.0.2",
+        "203.0.113.1 10.0.0.2",
+        "www.example.org:443 203.0.113.1, 10.0.0.1 10.0.0.2",
+    ] {
+        for user in ["ann", "ann lee"] {
+            let folder = folder(&[("access.log", &access(&format!("{pair} - {user}")).repeat(4))]);
+            let told = report(&folder, "--policy three --log access.log --key user");
+            assert_eq!(top_key(&told), user, "{pair}");
+        }
+    }
+}
+
+/// A health check of a proxy has no X-Forwarded-For: the address that connected is the client.
+#[test]
+fn request_without_forwarded_addresses_counts_for_the_address_that_connected() {
+    for head in ["- A - -", "\"-\" A - -", "(-) A - -", "A \"-\" - -", "A (-) - -", "vhost:80 (-) A - -"] {
+        let key = Ok("10.0.0.2".to_owned());
+        let found = keys(&head.replace('A', "10.0.0.2"));
+        assert_eq!(found, [key.clone(), key, Ok("-".to_owned())], "{head}");
+    }
+    assert_eq!(keys("client.example (-) - -")[0], Ok("client.example".to_owned()));
+    for head in ["unknown, 10.0.0.1 10.0.0.2 - -", "(unknown) 10.0.0.2 - -", "unknown 10.0.0.2 - -"] {
+        assert_eq!(keys(head), [(); 3].map(|()| Ok("-".to_owned())), "{head}");
+    }
+}
+
+/// Either may be the client, behind the address of a server or in front of that of a proxy.
+#[test]
+fn two_addresses_need_a_choice() {
+    for (first, second) in [
+        ("203.0.113.1", "10.0.0.2"),
+        ("2001:db8::1", "10.0.0.2"),
+        ("2001:db8::1:443", "10.0.0.2"),
+        ("203.0.113.1:51234", "10.0.0.2"),
+        ("[2001:db8::1]:51234", "10.0.0.2"),
+        ("10.0.0.2", "203.0.113.1"),
+    ] {
+        for server in ["", "www.example.org:443 ", "www.example.org "] {
+            let [none, client, forwarded] = keys(&format!("{server}{first} {second} - -"));
+            let reason = none.unwrap_err();
+            for part in ["access.log:1: two addresses", "`--key forwarded`", "`--key client`"] {
+                assert!(reason.contains(part), "{first}: {reason}");
+            }
+            assert_eq!(client, Ok(second.to_owned()));
+            let address = first.trim_end_matches(":51234").trim_matches(['[', ']']);
+            assert_eq!(forwarded, Ok(address.to_owned()));
+        }
+    }
+    let folder = folder(&[("access.log", &access("203.0.113.1 10.0.0.2 - ann"))]);
+    assert_eq!(report(&folder, "--policy one --log access.log --key user")["requests"], 1);
+}
+
+#[test]
+fn server_before_the_client_needs_no_choice() {
+    for server in
+        ["www.example.org:443", "vhost", "vhost:8080", "10.0.0.1:80", "127.0.1.1:443", "[::1]:443", "\"vhost\""]
+    {
+        for client in ["203.0.113.7", "2001:db8::1"] {
+            let found = keys(&format!("{server} {client} - -"));
+            assert_eq!(found[..2], [Ok(client.to_owned()), Ok(client.to_owned())], "{server}");
+        }
+    }
+}
+
+/// Another address there would be a client that does not count.
+#[test]
+fn address_in_another_place_is_unreadable() {
+    for head in [
+        "203.0.113.1 10.0.0.1 10.0.0.2 - -",
+        "203.0.113.1, 10.0.0.1 10.0.0.2 10.0.0.3 - -",
+        "10.0.0.2 - (203.0.113.1) -",
+        "10.0.0.2 - - (203.0.113.1)",
+        "10.0.0.2 - - \"203.0.113.1, 10.0.0.1\"",
+        "10.0.0.2 - - 203.0.113.1, 10.0.0.1",
+        "10.0.0.2 - 203.0.113.1,10.0.0.1 -",
+        "10.0.0.2 {203.0.113.1} - -",
+        "10.0.0.2 xff=203.0.113.1 - -",
+    ] {
+        for key in keys(head) {
+            let reason = key.unwrap_err();
+            assert!(reason.contains("access.log:1: an address in the place of the user"), "{head}: {reason}");
+        }
+    }
+    for first in ["<203.0.113.1>", "'203.0.113.1'", "203.0.113.1;", "xff=203.0.113.1", "\"for=203.0.113.1\""] {
+        for key in keys(&format!("{first} 10.0.0.2 - -")) {
+            let reason = key.unwrap_err();
+            assert!(reason.contains("access.log:1: the first word is neither"), "{first}: {reason}");
+        }
+    }
+}

@@ -5,6 +5,8 @@
 //!
 //! A log of several servers has the server's name in front: Apache's `vhost_combined`.
 
+use std::net::IpAddr;
+
 use super::client;
 use super::field::{Fields, method_and_path};
 use super::instant::{self, LastInstant};
@@ -15,15 +17,10 @@ use super::instant::{self, LastInstant};
 /// When it is no line of an access log.
 pub(super) fn read<'a>(line: &'a [u8], last: &mut LastInstant) -> Result<Fields<'a>, &'static str> {
     let mut rest = line;
-    let mut client = host(&mut rest).ok_or("no client address")?;
-    let mut ident = host(&mut rest).ok_or("nothing behind the client")?;
-    if is_server(client, ident) {
-        client = ident;
-        ident = word(&mut rest).ok_or("nothing behind the client")?;
-    }
+    let head = Head::read(&mut rest)?;
     let bracket = memchr::memchr(b'[', rest).ok_or("no time in brackets")?;
     let user = rest[..bracket].trim_ascii();
-    check_head(client, ident, user)?;
+    head.check(user)?;
     rest = &rest[bracket + 1..];
     let bracket = memchr::memchr(b']', rest).ok_or("no time in brackets")?;
     let wrong = "the time is not like `10/Oct/2000:13:55:36 -0700`";
@@ -35,50 +32,135 @@ pub(super) fn read<'a>(line: &'a [u8], last: &mut LastInstant) -> Result<Fields<
     let sent = word(&mut rest).ok_or("no number of bytes")?;
     let sent = if sent == b"-" { 0 } else { number(sent).ok_or("no number of bytes")? };
     let [method, path] = method_and_path(request);
-    let [referer, agent, forwarded] = [(); 3].map(|()| quoted(&mut rest).unwrap_or_default());
-    let values = [client, user, method, path, status, referer, agent, forwarded];
-    Ok(Fields { time, values, sent: Ok(sent) })
+    let [referer, agent, forwarded] = [(); 3].map(|()| quoted(&mut rest));
+    let [referer, agent] = [referer, agent].map(Option::unwrap_or_default);
+    let forwarded = forwarded.unwrap_or(head.forwarded);
+    let values = [head.client, user, method, path, status, referer, agent, forwarded];
+    let client = if head.is_certain { Ok(head.client) } else { Err(TWO_ADDRESSES) };
+    Ok(Fields { time, values, client, sent: Ok(sent) })
 }
 
-/// Rejects words of another shape before the time, such as a prefix of a log shipper, whose first
-/// word is no client. Only a user's name may hold blanks, behind a client that is certain.
-fn check_head(client: &[u8], ident: &[u8], user: &[u8]) -> Result<(), &'static str> {
-    if !client::is_possible(client) {
-        return Err("the first word is neither an address nor a host");
-    }
-    let mut words = user.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
-    let count = words.clone().count();
-    if count != 1 && ident != b"-" && client::of_bytes(client).is_none() {
-        return Err("not `client ident user` before the time");
-    }
-    let is_other = |word: &[u8]| client::of_bytes(word).is_some();
-    if words.any(is_other) {
-        return Err("an address in the place of the user before the time");
-    }
-    Ok(())
+const TWO_ADDRESSES: &str = "two addresses before the time: `--key forwarded` counts the first, as X-Forwarded-For, and \
+                             `--key client` the second, behind that of a server";
+
+/// The words before the user.
+struct Head<'a> {
+    client: &'a [u8],
+    /// Whether no other word may be the client.
+    is_certain: bool,
+    /// The first address of X-Forwarded-For, a dash without one, or empty if there is no such word.
+    forwarded: &'a [u8],
+    ident: &'a [u8],
 }
 
-/// Whether `first` is the server and the client is second; otherwise the second word is usually a
-/// dash. An address with a port may be either, and is the server only before another address.
-fn is_server(first: &[u8], second: &[u8]) -> bool {
-    let is_address = |word| client::of_bytes(word).is_some();
-    let has_port = || {
-        let colon = memchr::memrchr(b':', first);
-        colon.is_some_and(|colon| matches!(&first[colon + 1..], port @ [_, ..] if port.iter().all(u8::is_ascii_digit)))
-    };
-    is_address(second) || second != b"-" && !is_address(first) && has_port()
+impl<'a> Head<'a> {
+    /// Reads `[server] client ident`, where the client may be X-Forwarded-For, before or behind the
+    /// address that connected.
+    fn read(rest: &mut &'a [u8]) -> Result<Self, &'static str> {
+        const BEHIND: &str = "nothing behind the client";
+        let mut first = Host::read(rest).ok_or("no client address")?;
+        let mut second = Host::read(rest).ok_or(BEHIND)?;
+        if !first.is_address() && names_address(first.text) {
+            return Err(NO_HOST);
+        }
+        if first.is_server(&second) {
+            first = std::mem::replace(&mut second, Host::read(rest).ok_or(BEHIND)?);
+        }
+        first.is_forwarded |= first.text == b"unknown";
+        if !second.is_address() {
+            let forwarded = if first.is_forwarded { first.text } else { b"" };
+            return Ok(Self { client: first.text, is_certain: true, forwarded, ident: second.text });
+        }
+        let ident = word(rest).ok_or(BEHIND)?;
+        Ok(match (first, second) {
+            (Host { text, is_forwarded: true }, peer) | (peer, Host { text, is_forwarded: true }) => {
+                let client = if text == b"-" { peer.text } else { text };
+                Self { client, is_certain: true, forwarded: text, ident }
+            }
+            (first, second) if first.text == b"-" || first.is_address() => {
+                Self { client: second.text, is_certain: first.text == b"-", forwarded: first.text, ident }
+            }
+            _ => return Err(OTHER_WORDS),
+        })
+    }
+
+    /// Rejects words of another shape before the time, such as a prefix of a log shipper, whose
+    /// first word is no client. Only a user's name may hold blanks, behind a client that is
+    /// certain.
+    fn check(&self, user: &[u8]) -> Result<(), &'static str> {
+        if !client::is_possible(self.client) {
+            return Err(NO_HOST);
+        }
+        let words = user.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+        if words.count() != 1 && self.ident != b"-" && client::of_bytes(self.client).is_none() {
+            return Err(OTHER_WORDS);
+        }
+        if names_address(self.ident) || names_address(user) {
+            return Err("an address in the place of the user before the time");
+        }
+        Ok(())
+    }
 }
 
-/// A word, or the first word of a list with commas, as in `X-Forwarded-For`. The first is the
-/// client, the others are proxies.
-fn host<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let first = word(rest)?;
-    let mut last = first;
-    while last.ends_with(b",") {
-        last = word(rest)?;
-    }
-    first.split(|byte| *byte == b',').next()
+const NO_HOST: &str = "the first word is neither an address nor a host";
+const OTHER_WORDS: &str = "not `client ident user` before the time";
+
+/// Whether an address is in this text, which is not read as a client.
+fn names_address(text: &[u8]) -> bool {
+    text.split(|byte| b" ,;|\"'()<>{}=".contains(byte)).any(|word| client::of_bytes(word).is_some())
 }
+
+/// A word, or a list.
+struct Host<'a> {
+    /// The first of a list. In X-Forwarded-For it is the client, and the others are proxies.
+    text: &'a [u8],
+    /// Whether it is X-Forwarded-For for certain: a list with commas, or an address, a dash or
+    /// `unknown` in quotes or parentheses.
+    is_forwarded: bool,
+}
+
+impl<'a> Host<'a> {
+    fn read(rest: &mut &'a [u8]) -> Option<Self> {
+        let enclosed = quoted(rest).or_else(|| {
+            let (inside, after) = rest.strip_prefix(b"(")?.split_at(memchr::memchr(b')', rest)? - 1);
+            *rest = after[1..].trim_ascii_start();
+            Some(inside)
+        });
+        let first = match enclosed {
+            Some(inside) => inside,
+            None => word(rest)?,
+        };
+        let (mut last, mut is_list) = (first, first.contains(&b','));
+        while enclosed.is_none() && (last.ends_with(b",") || rest.starts_with(b",")) {
+            (last, is_list) = (word(rest)?, true);
+        }
+        let text = first.split(|byte| *byte == b',').next()?.trim_ascii();
+        let is_named = || matches!(text, b"-" | b"unknown") || client::of_bytes(text).is_some();
+        Some(Self { text, is_forwarded: is_list || enclosed.is_some() && is_named() })
+    }
+
+    fn is_address(&self) -> bool {
+        self.is_forwarded || client::of_bytes(self.text).is_some()
+    }
+
+    /// Whether this is the server and `next` the client; usually the second word is a dash. A name
+    /// with a port is a server's, and so is an address with a port that no client has.
+    fn is_server(&self, next: &Self) -> bool {
+        let text = std::str::from_utf8(self.text).unwrap_or_default();
+        if self.is_forwarded || ["", "-", "unknown"].contains(&text) || next.text == b"-" && !next.is_forwarded {
+            return false;
+        }
+        // In an IPv6 address without brackets the last part may be no port.
+        let port = client::host_and_port(text).filter(|_| text.parse::<IpAddr>().is_err()).map(|(_, port)| port);
+        match self.is_address() {
+            true => port.is_some_and(|port| port < FIRST_OF_CLIENTS),
+            false => port.is_some_and(|port| port > 9) || next.is_address() && next.text != b"-",
+        }
+    }
+}
+
+/// The first port that programs without privileges connect from.
+const FIRST_OF_CLIENTS: u16 = 1024;
 
 /// The text up to the next blank.
 pub(super) fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
@@ -118,7 +200,7 @@ mod tests {
     const LINE: &str = r#"2001:db8::1 - ann lee [10/Oct/2000:13:55:36 -0700] "GET /a?b=\"c\" HTTP/1.1" 200 2326 "http://x/" "a \"b\" c""#;
 
     fn entry<'a>(line: &'a [u8], key: Field, cost: Option<u64>) -> Result<Entry<'a>, Cow<'static, str>> {
-        Wanted { key, cost }.entry(&read(line, &mut LastInstant::default())?, &Filters::default())
+        Wanted { key: Some(key), cost }.entry(&read(line, &mut LastInstant::default())?, &Filters::default())
     }
 
     #[test]

@@ -32,7 +32,8 @@ fn host(field: &str) -> Option<Cow<'_, str>> {
     match key(field) {
         Cow::Borrowed(name) if name == "-" || name.eq_ignore_ascii_case("unknown") => None,
         Cow::Borrowed(name) => {
-            Some(Cow::Borrowed(without_port(name).filter(|host| !host.contains(':')).unwrap_or(name)))
+            let host = host_and_port(name).map(|(host, _)| host);
+            Some(Cow::Borrowed(host.filter(|host| !host.contains(':')).unwrap_or(name)))
         }
         address @ Cow::Owned(_) => Some(address),
     }
@@ -42,7 +43,7 @@ fn host(field: &str) -> Option<Cow<'_, str>> {
 pub(super) fn is_possible(text: &[u8]) -> bool {
     let is_letter = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._".contains(byte) || !byte.is_ascii();
     let Ok(text) = std::str::from_utf8(text) else { return true };
-    let host = without_port(text).unwrap_or(text);
+    let host = host_and_port(text).map_or(text, |(host, _)| host);
     // A server writes `unix:` for clients of a local socket.
     !host.is_empty() && (host.as_bytes().iter().all(is_letter) || text == "unix:" || address(text).is_some())
 }
@@ -52,9 +53,9 @@ pub(super) fn of_bytes(text: &[u8]) -> Option<IpAddr> {
     std::str::from_utf8(text).ok().and_then(address)
 }
 
-/// The text before a port, which ends the text.
-pub(super) fn without_port(text: &str) -> Option<&str> {
+/// A host and its port, which ends the text.
+pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
     let (host, port) = text.rsplit_once(':')?;
-    let is_port = port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
-    is_port.then_some(host)
+    let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+    Some((host, port.parse().ok().filter(|_| is_number)?))
 }

@@ -39,13 +39,13 @@ impl Field {
         FIELDS.iter().find(|(known, _)| *known == name).map(|(_, field)| *field)
     }
 
-    /// The field of this name, or the client without one, if the format has it.
+    /// The field of this name, if there is one, and if the format has it.
     ///
     /// # Errors
     /// When no field of the format has this name.
-    pub(super) fn of(name: Option<&str>, format: &str, has: impl Fn(Self) -> bool) -> Result<Self, Failure> {
-        let Some(name) = name else { return Ok(Self::Client) };
-        Self::named(name).filter(|field| has(*field)).ok_or_else(|| {
+    pub(super) fn of(name: Option<&str>, format: &str, has: impl Fn(Self) -> bool) -> Result<Option<Self>, Failure> {
+        let Some(name) = name else { return Ok(None) };
+        Self::named(name).filter(|field| has(*field)).map(Some).ok_or_else(|| {
             let known = FIELDS.iter().filter(|(_, field)| has(*field)).map(|(name, _)| format!("`{name}`"));
             Failure::Usage(format!("--key {name}: {format} has {}", known.collect::<Vec<_>>().join(", ")))
         })
@@ -57,6 +57,8 @@ pub(super) struct Fields<'a> {
     pub(super) time: Micros,
     /// In the order of [`FIELDS`].
     pub(super) values: [&'a [u8]; FIELDS.len()],
+    /// The client, if no other address may be it.
+    pub(super) client: Result<&'a [u8], &'static str>,
     /// The size of the answer in bytes.
     pub(super) sent: Result<u64, &'static str>,
 }
@@ -64,7 +66,8 @@ pub(super) struct Fields<'a> {
 /// The fields that a log is read for.
 #[derive(Debug)]
 pub(super) struct Wanted {
-    pub(super) key: Field,
+    /// None: the client, if it is certain.
+    pub(super) key: Option<Field>,
     /// None: the size of the answer in bytes.
     pub(super) cost: Option<u64>,
 }
@@ -74,8 +77,12 @@ impl Wanted {
     /// When the key or the cost is wrong.
     pub(super) fn entry<'a>(&self, fields: &Fields<'a>, filters: &Filters) -> Result<Entry<'a>, Cow<'static, str>> {
         let of = |field: Field| fields.values[field as usize];
-        let key = if self.key == Field::Forwarded { forwarded(of(self.key))? } else { of(self.key) };
-        let key = client::key_of(key, matches!(self.key, Field::Client | Field::Forwarded))?;
+        let key = match self.key {
+            None => fields.client?,
+            Some(Field::Forwarded) => forwarded(of(Field::Forwarded))?,
+            Some(field) => of(field),
+        };
+        let key = client::key_of(key, matches!(self.key, None | Some(Field::Client | Field::Forwarded)))?;
         let request = RequestParts { method: of(Field::Method), path: of(Field::Path), status: of(Field::Status) };
         let cost = self.cost.map_or(fields.sent, Ok)?;
         Ok(Entry { time: fields.time, key, cost, passes: filters.pass(request) })

@@ -46,14 +46,15 @@ pub(super) fn read(line: &[u8]) -> Result<Fields<'_>, &'static str> {
     let client = without_port(text(CLIENT)?).ok_or("the client is no `address:port`")?;
     let sent = text(SENT)?.parse().map_err(|_| "no number of sent bytes");
     let [method, path] = method_and_path(field(REQUEST));
-    let values = [client.as_bytes(), b"", method, path, field(STATUS), b"", field(AGENT), b""];
-    Ok(Fields { time, values, sent })
+    let client = client.as_bytes();
+    let values = [client, b"", method, path, field(STATUS), b"", field(AGENT), b""];
+    Ok(Fields { time, values, client: Ok(client), sent })
 }
 
 /// The address of a client, which has no brackets even in IPv6, so that only the last colon is
 /// certain.
 fn without_port(client: &str) -> Option<&str> {
-    let address = if client.contains(':') { client::without_port(client)? } else { client };
+    let address = if client.contains(':') { client::host_and_port(client)?.0 } else { client };
     let address = address.strip_prefix('[').and_then(|address| address.strip_suffix(']')).unwrap_or(address);
     (address == "-" || address.parse::<IpAddr>().is_ok()).then_some(address)
 }
@@ -87,7 +88,7 @@ mod tests {
                 ("status", "200"),
                 ("user-agent", r#"curl \"7\" x"#),
             ] {
-                let wanted = Wanted { key: Field::named(name).unwrap(), cost: None };
+                let wanted = Wanted { key: Field::named(name), cost: None };
                 let expected =
                     Entry { time: 1_530_570_180_186_641, key: Some(expected.into()), cost: 57, passes: true };
                 let fields = read(line.as_bytes()).unwrap();

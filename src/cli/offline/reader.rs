@@ -63,7 +63,7 @@ impl Format {
             return Ok(Self::Json);
         }
         let fields = access_log::read(line, &mut LastInstant::default())?;
-        Wanted { key: Field::Client, cost: Some(1) }.entry(&fields, &Filters::default())?;
+        Wanted { key: Some(Field::Client), cost: Some(1) }.entry(&fields, &Filters::default())?;
         Ok(if line.ends_with(b"\"") { Self::Combined } else { Self::Common })
     }
 }
