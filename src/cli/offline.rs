@@ -60,7 +60,8 @@ port or before an address, or an address with a port below 1024) or with X-Forwa
 client; W3C logs with a line `#Fields:` (IIS, CloudFront); logs of AWS load balancers; and JSON lines such as
   {\"time\": \"2026-11-21T10:41:53.312Z\", \"key\": \"203.0.113.7\", \"cost\": 1}
 where `time` is RFC 3339, as in an access log, or a number since 1970: below 10^11 seconds, below 10^14 milliseconds, below
-10^17 microseconds, else nanoseconds. Without `time` the usual members of servers are found, such as `ts` or `@timestamp`.
+10^17 microseconds, else nanoseconds. A number before 2000, such as a duration, is no time. Without a time in `time` the usual
+members of servers are found, such as `ts` or `@timestamp`. If they differ, `--time` chooses.
 `cost` is 1 if left out, and what else is there does not matter. An address counts without its port, its brackets and its
 zone. What containers, syslog or journald put before a line is skipped. Time never goes back: a line from before its
 predecessor is decided at the instant of the latest so far. Give several logs in the order of their time.

@@ -213,3 +213,89 @@ fn address_in_another_place_is_unreadable() {
         }
     }
 }
+
+fn json_keys(lines: &[&str], flags: &str) -> (i32, String, String) {
+    let folder = folder(&[("a.jsonl", &(lines.join("\n") + "\n"))]);
+    let (code, out, error) = run(&folder, &format!("--policy three --log a.jsonl --json {flags}"));
+    let from =
+        serde_json::from_str::<Value>(&out).map_or(String::new(), |told| told["from"].as_str().unwrap().to_owned());
+    (code, from, error)
+}
+
+/// Servers also name the duration of a request `time`.
+#[test]
+fn duration_in_a_member_named_time_is_no_time() {
+    for duration in ["0.011", "231", "0", "231000", "231000000", "\"0.011\"", "\"231\"", "\"12ms\"", "null", "1e11"] {
+        for (name, instant) in [
+            ("@timestamp", "\"2026-11-21T10:00:00Z\""),
+            ("timestamp", "1795255200"),
+            ("ts", "1795255200.0"),
+            ("msec", "\"1795255200.000\""),
+        ] {
+            for line in [
+                format!("{{\"time\":{duration},\"{name}\":{instant},\"key\":\"a\"}}"),
+                format!("{{\"{name}\":{instant},\"key\":\"a\",\"time\":{duration}}}"),
+            ] {
+                let (code, from, error) = json_keys(&[&line], "");
+                assert_eq!((code, &*from, &*error), (0, "2026-11-21T10:00:00Z", ""), "{line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn time_that_differs_from_another_needs_a_choice() {
+    // A duration of 1.2 s in ns is also an instant of 2008.
+    for time in ["1200000000", "\"2026-11-21T09:00:00Z\"", "1795255203"] {
+        let line = format!("{{\"time\":{time},\"@timestamp\":\"2026-11-21T10:00:00Z\",\"key\":\"a\"}}");
+        let (code, _, error) = json_keys(&[&line], "");
+        let reason = "a.jsonl:1: the time may be `time` or `@timestamp`, which differ: choose by --time";
+        assert!(code == 2 && error.contains(reason), "{error}");
+        assert_eq!(json_keys(&[&line], "--time @timestamp").1, "2026-11-21T10:00:00Z");
+        assert_eq!(json_keys(&[&line], "--time time").0, 0);
+    }
+    let same = r#"{"time":1795255200,"@timestamp":"2026-11-21T10:00:01.5Z","key":"a"}"#;
+    assert_eq!(json_keys(&[same], "").1, "2026-11-21T10:00:00Z");
+}
+
+#[test]
+fn number_before_2000_is_no_time() {
+    for (value, shown) in [
+        ("0.011", "0.011"),
+        ("231", "231"),
+        ("946684799", "946684799"),
+        ("946684799999", "946684799999"),
+        ("100000000000000", "100000000000000"),
+        ("\"231\"", "\"231\""),
+    ] {
+        for name in ["time", "seen.at"] {
+            let line = match name {
+                "time" => format!("{{\"time\":{value},\"key\":\"a\"}}"),
+                _ => format!("{{\"seen\":{{\"at\":{value}}},\"key\":\"a\",\"time\":1795255200}}"),
+            };
+            let flags = if name == "time" { "" } else { "--time seen.at" };
+            let (code, from, error) = json_keys(&[&line], flags);
+            assert_eq!((code, &*from), (2, ""), "{line}: {error}");
+            let reason = format!("a.jsonl:1: `{name}` is before 2000 as a number since 1970: {shown}; name the member");
+            assert!(error.contains(&reason) && error.contains("by --time"), "{error}");
+        }
+    }
+    for (value, from) in [
+        ("946684800", "2000-01-01T00:00:00Z"),
+        ("946684800000", "2000-01-01T00:00:00Z"),
+        ("\"1999-12-31T23:59:59Z\"", "1999-12-31T23:59:59Z"),
+    ] {
+        assert_eq!(json_keys(&[&format!("{{\"time\":{value},\"key\":\"a\"}}")], "").1, from);
+    }
+    // A later line may have another time.
+    let lines = [r#"{"time":0.011,"key":"a"}"#, r#"{"time":0.011,"key":"a","ts":1795255200}"#];
+    let (code, from, error) = json_keys(&lines, "");
+    assert_eq!((code, &*from, error.lines().count()), (0, "2026-11-21T10:00:00Z", 1), "{error}");
+    let w3c = "#Fields: timestamp c-ip\n231\t203.0.113.7\n";
+    let folder = folder(&[("w3c.log", w3c)]);
+    let (code, _, error) = run(&folder, "--policy three --log w3c.log");
+    assert!(
+        code == 2 && error.contains("w3c.log:2: `timestamp` is before 2000 as a number since 1970"),
+        "{error}"
+    );
+}

@@ -40,9 +40,7 @@ pub(super) fn read(line: &[u8]) -> Result<Fields<'_>, &'static str> {
     if fields.len() <= REQUEST {
         return Err("not a line of a load balancer");
     }
-    let time = instant::text_in_log(text(TIME)?)
-        .ok_or("the second word is no time")?
-        .map_err(|_| "the time is before 1970")?;
+    let time = instant::text_in_log(text(TIME)?).and_then(Result::ok).ok_or("the second word is no time")?;
     let client = without_port(text(CLIENT)?).ok_or("the client is no `address:port`")?;
     let sent = text(SENT)?.parse().map_err(|_| "no number of sent bytes");
     let [method, path] = method_and_path(field(REQUEST));
