@@ -112,7 +112,7 @@ fn escape_sequences_of_arguments_and_files_are_escaped() {
     let escapes = "\u{1b}[2J\u{9b}31m\u{202e}";
     let file = file_with("policies: {default: {quotas: [5 per 1h]}}");
     let path = file.path().to_str().unwrap();
-    let log = file_with(&format!("{{\"time\": 1795255200, \"key\": \"a{escapes}\"}}\n{escapes}\n"));
+    let log = file_with(&format!("{{\"time\": 1, \"key\": \"a{escapes}\"}}\n{escapes}\n"));
     let log = log.path().to_str().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let odd = folder.path().join(format!("{escapes}.yaml"));

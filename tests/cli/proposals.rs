@@ -78,7 +78,7 @@ fn proposal_is_the_smallest_limit_that_denies_few_clients() {
         for (client, burst, every) in [("a", 9, 60), ("b", 4, 30), ("c", 2, 10), ("d", 1, 40)] {
             if second % every == 0 {
                 (0..burst)
-                    .for_each(|_| _ = writeln!(log, "{{\"time\": {}, \"key\": \"{client}\"}}", 1_795_000_000 + second));
+                    .for_each(|_| _ = writeln!(log, "{{\"time\": {}, \"key\": \"{client}\"}}", 1_000_000 + second));
             }
         }
     }

@@ -159,8 +159,8 @@ impl<'a> Host<'a> {
     }
 }
 
-/// The first port that programs without privileges connect from.
-const FIRST_OF_CLIENTS: u16 = 1024;
+/// The first port from which programs usually connect (`ip_local_port_range` of Linux).
+const FIRST_OF_CLIENTS: u16 = 32_768;
 
 /// The text up to the next blank.
 pub(super) fn word<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {

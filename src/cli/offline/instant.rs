@@ -12,9 +12,6 @@ use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros};
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
-/// The first us of the year 2000.
-const FIRST: Micros = 946_684_800 * MICROS_PER_SECOND;
-
 /// The first us after the year 9999.
 const END: Micros = 253_402_300_800 * MICROS_PER_SECOND;
 
@@ -58,20 +55,18 @@ pub(in crate::cli) fn text(at: Micros) -> String {
     format!("{}Z", EPOCH.saturating_add(since))
 }
 
-/// A time, or why it cannot be that of a request.
-type Instant = Result<Micros, &'static str>;
-
-/// A time as logs write it: RFC 3339, as in an access log, or a number since 1970.
-pub(super) fn text_in_log(text: &str) -> Option<Instant> {
+/// A time as logs write it: RFC 3339, as in an access log, or a number since 1970. The inner `Err`
+/// is a time before 1970.
+pub(super) fn text_in_log(text: &str) -> Option<Result<Micros, &'static str>> {
     let of_access_log =
         || common_log(text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text).as_bytes());
     match rfc3339(text).or_else(of_access_log) {
         Some(instant) => Some(Micros::try_from(instant).map_err(|_| "is before 1970")),
-        None => in_digits(text),
+        None => in_digits(text).map(Ok),
     }
 }
 
-fn in_digits(text: &str) -> Option<Instant> {
+fn in_digits(text: &str) -> Option<Micros> {
     let is_digit = |letter: char| letter.is_ascii_digit();
     match text.split_once('.') {
         None if text.chars().all(is_digit) => number(text.parse().ok()?),
@@ -84,18 +79,18 @@ fn in_digits(text: &str) -> Option<Instant> {
 
 /// Seconds, ms, us or ns since the epoch: the size reveals the unit. In seconds 10^11 is the year
 /// 5138; in ms it is 1973.
-pub(super) fn number(number: u64) -> Option<Instant> {
+pub(super) fn number(number: u64) -> Option<Micros> {
     let instant = match number {
         0..100_000_000_000 => number * MICROS_PER_SECOND,
         100_000_000_000..100_000_000_000_000 => number * MICROS_PER_MILLI,
         100_000_000_000_000..100_000_000_000_000_000 => number,
         _ => number / 1_000,
     };
-    (instant < END).then(|| not_too_early(instant))
+    Some(instant).filter(|instant| *instant < END)
 }
 
 /// Like [`number`], with a fraction.
-pub(super) fn fraction(number: f64) -> Option<Instant> {
+pub(super) fn fraction(number: f64) -> Option<Micros> {
     let scale = match number {
         0.0..1e11 => 1e6,
         1e11..1e14 => 1e3,
@@ -104,12 +99,7 @@ pub(super) fn fraction(number: f64) -> Option<Instant> {
         _ => return None,
     };
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is from 0 to 10^17")]
-    Some(not_too_early((number * scale).round() as Micros))
-}
-
-/// A smaller number is a duration or a counter.
-fn not_too_early(instant: Micros) -> Instant {
-    if instant < FIRST { Err("is before 2000 as a number since 1970") } else { Ok(instant) }
+    Some((number * scale).round() as Micros)
 }
 
 fn micros(civil: DateTime, offset: Offset) -> Option<i64> {
@@ -136,8 +126,6 @@ mod tests {
     #[test]
     fn unix_time_unit_follows_from_magnitude() {
         let second = 1_795_249_446_000_000;
-        let number = |value| number(value)?.ok();
-        let fraction = |value| fraction(value)?.ok();
         assert_eq!(number(1_795_249_446), Some(second));
         assert_eq!(number(1_795_249_446_027), Some(second + 27_000));
         assert_eq!(number(1_795_249_446_027_123), Some(second + 27_123));

@@ -34,6 +34,9 @@ const STATUSES: &str = "\
     status status_code response_code EdgeResponseStatus DownstreamStatus statusCode \
     response.status";
 
+/// The first us of the year 2000.
+const FIRST: Micros = 946_684_800 * MICROS_PER_SECOND;
+
 /// Two forms of one instant differ by less: us.
 const CLOSE: Micros = 2 * MICROS_PER_SECOND;
 
@@ -133,7 +136,11 @@ fn first(raw: &RawValue) -> Option<&str> {
 fn time_of_line(object: &Object<'_>) -> Result<String, Cow<'static, str>> {
     let value = |name| serde_json::from_str(first(object.get(&Name(Cow::Borrowed(name)))?)?).ok();
     let names = std::iter::once(TIME).chain(TIMES.split(' '));
-    let found: Vec<_> = names.filter_map(|name| Some((name, time_of(&value(name)?).ok()?))).collect();
+    let mut found: Vec<_> = names.filter_map(|name| Some((name, time_of(&value(name)?).ok()?))).collect();
+    // Beside a time of a request, a number that is so small is a duration.
+    if found.iter().any(|(_, time)| *time >= FIRST) {
+        found.retain(|(_, time)| *time >= FIRST);
+    }
     let Some(((name, first), others)) = found.split_first() else {
         return Err(match value(TIME) {
             Some(time) => no_time(TIME, &time, time_of(&time).err().unwrap_or_default()).into(),
@@ -175,11 +182,11 @@ fn add_names(object: &Map<String, Value>, before: &str, depth: usize, names: &mu
 
 fn time_of(value: &Value) -> Result<Micros, &'static str> {
     let instant = match value {
-        Value::String(text) => instant::text_in_log(text),
+        Value::String(text) => instant::text_in_log(text).transpose()?,
         Value::Number(number) => number.as_u64().map_or_else(|| instant::fraction(number.as_f64()?), instant::number),
         _ => None,
     };
-    instant.unwrap_or(Err("is neither RFC 3339 such as `2026-11-21T10:41:53Z` nor a number since 1970"))
+    instant.ok_or("is neither RFC 3339 such as `2026-11-21T10:41:53Z` nor a number since 1970")
 }
 
 fn key_of(value: Value) -> Result<Option<String>, &'static str> {

@@ -91,7 +91,7 @@ impl W3c {
         let time = match columns.time {
             Time::Timestamp(place) => instant::text_in_log(values[place])
                 .ok_or("`timestamp` is no time")?
-                .map_err(|wrong| format!("`timestamp` {wrong}"))?,
+                .map_err(|_| "the time is before 1970")?,
             Time::DateAndTime(date, time) => {
                 let written = format!("{}T{}Z", values[date], values[time]);
                 let parse = |text: &[u8]| instant::rfc3339(std::str::from_utf8(text).ok()?);
