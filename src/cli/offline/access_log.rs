@@ -153,11 +153,14 @@ impl<'a> Host<'a> {
         // In an IPv6 address without brackets the last part may be no port.
         let port = client::host_and_port(text).filter(|_| text.parse::<IpAddr>().is_err()).map(|(_, port)| port);
         match self.is_address() {
-            true => port.is_some_and(|port| port < FIRST_OF_CLIENTS),
+            true => port.is_some_and(|port| port < PRIVILEGED || port < FIRST_OF_CLIENTS && next.is_address()),
             false => port.is_some_and(|port| port > 9) || next.is_address() && next.text != b"-",
         }
     }
 }
+
+/// Programs without privileges connect from no port below this.
+const PRIVILEGED: u16 = 1024;
 
 /// The first port from which programs usually connect (`ip_local_port_range` of Linux).
 const FIRST_OF_CLIENTS: u16 = 32_768;
