@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
 use super::{fail, load, log, print, say, serve};
+use crate::config::envoy::{ALL, ALL_AND_HIDDEN};
 use crate::config::{Overrides, Setup, Source};
 
 /// The name of the reference's program. A link of this name runs this command.
@@ -273,8 +275,12 @@ impl VariableReader<'_> {
                     self.variables.or("RUNTIME_SUBDIRECTORY", ""),
                     self.variables.or("RUNTIME_APPDIRECTORY", "config"),
                 ];
-                let path: std::path::PathBuf = parts.iter().filter(|part| !part.is_empty()).collect();
-                json!([path])
+                let all = if self.flag("RUNTIME_IGNOREDOTFILES", false) { ALL } else { ALL_AND_HIDDEN };
+                let folder: PathBuf = parts.iter().filter(|part| !part.is_empty()).collect();
+                if self.flag("RUNTIME_WATCH_ROOT", true) {
+                    self.note_files_beside(&folder);
+                }
+                json!([folder.join(all)])
             }
             "GRPC_XDS_SOTW" => {
                 let forced = self.flag("FORCE_START_WITHOUT_INITIAL_CONFIG", false);
@@ -301,6 +307,17 @@ impl VariableReader<'_> {
                 Value::Null
             }
         }
+    }
+
+    /// With its root watched the reference also reads files beside the folder whose names begin as
+    /// `config.` does.
+    fn note_files_beside(&mut self, folder: &Path) {
+        let start = format!("{}.", folder.file_name().unwrap_or_default().to_string_lossy());
+        let beside = folder.parent().and_then(|parent| std::fs::read_dir(parent).ok());
+        let beside = beside.into_iter().flatten().flatten();
+        let beside = beside.filter(|entry| entry.file_name().to_string_lossy().starts_with(&start));
+        let warning = |path: PathBuf| format!("{} is not read: move it into {}", path.display(), folder.display());
+        self.warnings.extend(beside.map(|entry| warning(entry.path())));
     }
 
     /// The level of the log; none if no variable names one.
@@ -400,7 +417,7 @@ mod tests {
     #[test]
     fn every_variable_that_cannot_be_honoured_is_reported() {
         let redis = [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "a:1")];
-        assert_eq!(unread().count(), 49);
+        assert_eq!(unread().count(), 48);
         for [kind, name, harmless, advice] in unread() {
             assert!(matches!(kind, "error" | "warning") && !advice.is_empty(), "{name}");
             let of = |value| Translation::of(&variables(&[&redis[..], &[(name, value)]].concat()));

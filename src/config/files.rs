@@ -19,8 +19,9 @@ pub(super) struct Files {
     /// The configuration, unless it is no file.
     itself: Option<PathBuf>,
     read: Vec<Watched>,
-    /// Warnings about files that others may write, or secrets that others may read.
-    open: Vec<String>,
+    /// Warnings about files that others may write, secrets that others may read, and folders that
+    /// are not read.
+    warnings: Vec<String>,
 }
 
 /// Permissions of the group and of others: write, and read.
@@ -50,21 +51,21 @@ impl Files {
         let parent = |file: &Watched| file.path().parent().map(Path::to_owned);
         let folder = source.file.as_ref().and_then(parent).unwrap_or_default();
         let itself = source.file.as_ref().map(|file| file.path().to_owned());
-        let open = source.file.iter().filter_map(|file| permissions(file.path(), WRITABLE)).collect();
-        Self { folder, itself, read: source.file.clone().into_iter().collect(), open }
+        let warnings = source.file.iter().filter_map(|file| permissions(file.path(), WRITABLE)).collect();
+        Self { folder, itself, read: source.file.clone().into_iter().collect(), warnings }
     }
 
-    /// The files read so far, and warnings about their permissions.
+    /// The files read so far, and warnings about them.
     pub(super) fn watched(&mut self) -> (Vec<Watched>, Vec<String>) {
-        self.open.sort();
-        self.open.dedup();
-        (std::mem::take(&mut self.read), std::mem::take(&mut self.open))
+        self.warnings.sort();
+        self.warnings.dedup();
+        (std::mem::take(&mut self.read), std::mem::take(&mut self.warnings))
     }
 
     /// Warns if others may read the configuration itself, because it holds a password.
     pub(super) fn warn_of_readers(&mut self) {
         let itself = self.itself.as_deref().and_then(|path| permissions(path, READABLE));
-        self.open.extend(itself);
+        self.warnings.extend(itself);
     }
 
     /// The contents of the file at `path`.
@@ -75,13 +76,13 @@ impl Files {
             false => watched(path, MAX_BYTES),
         };
         self.read.push(watched);
-        self.open.extend(permissions(path, WRITABLE));
+        self.warnings.extend(permissions(path, WRITABLE));
         read
     }
 
     /// The paths in a folder that `is_wanted` selects, by name. The folder is watched, since files
     /// may come and go.
-    pub(super) fn folder(&mut self, path: &Path, is_wanted: fn(&Path) -> bool) -> std::io::Result<Vec<PathBuf>> {
+    pub(super) fn folder(&mut self, path: &Path, is_wanted: impl Fn(&Path) -> bool) -> std::io::Result<Vec<PathBuf>> {
         self.read.push(Watched::look(path));
         let entries: std::io::Result<Vec<PathBuf>> = std::fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect();
         let mut found = entries?;
@@ -89,6 +90,29 @@ impl Files {
         found.sort();
         Ok(found)
     }
+
+    /// All files in a folder and in those below. Links to folders are not followed. A name that
+    /// begins with `..` is a former or half-written state of a mounted ConfigMap.
+    pub(super) fn tree(&mut self, path: &Path, with_hidden: bool) -> std::io::Result<Vec<PathBuf>> {
+        let skipped = if with_hidden { ".." } else { "." };
+        let mut found = Vec::new();
+        for path in self.folder(path, |path| !begins_with(path, skipped))? {
+            match std::fs::symlink_metadata(&path).is_ok_and(|data| data.is_dir()) {
+                true => found.extend(self.tree(&path, with_hidden)?),
+                false if path.is_dir() => self.warnings.push(format!(
+                    "{}: a link to a folder is not read: name that folder, too",
+                    visible(&path.display().to_string())
+                )),
+                false => found.push(path),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Whether the last part of the path begins with `start`.
+pub(super) fn begins_with(path: &Path, start: &str) -> bool {
+    path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(start.as_bytes()))
 }
 
 /// The file that a node names.
@@ -114,7 +138,7 @@ impl Node {
     pub(super) fn warn_of_secret_readers(&self) {
         if let Value::Text { text, .. } = &self.value {
             let files = &mut *self.reading.files.borrow_mut();
-            files.open.extend(permissions(&files.folder.join(text), READABLE));
+            files.warnings.extend(permissions(&files.folder.join(text), READABLE));
         }
     }
 

@@ -219,8 +219,9 @@ settings! {
         /// or `auth.allow_anonymous`.
         LISTEN = "listen": Own("IP address and port", "needed"), "no";
         /// Descriptors in the format of envoyproxy/ratelimit: files, or folders with `.yaml` and
-        /// `.yml` files. A `policy: NAME` may replace a `rate_limit`. Or a mapping that names a
-        /// [control plane](integrations/envoy-gateway.md).
+        /// `.yml` files. `envoy/**` is every file of a folder and of those below, and `envoy/.**`
+        /// also has names that begin with a dot. A `policy: NAME` may replace a `rate_limit`. Or a
+        /// mapping that names a [control plane](integrations/envoy-gateway.md).
         CONFIG = "config": Own("list of files and folders, or mapping", "needed"), "yes, files";
         /// How each `rate_limit` counts.
         ALGORITHM = "algorithm": Choice<Algorithm>(&[

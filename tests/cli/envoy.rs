@@ -45,6 +45,55 @@ fn validate_reports_faults_of_descriptor_files_at_their_place() {
     assert!(faults.contains(&format!("{root}/envoy/b.yml:1:9: the domain `d` is already in ")), "{faults}");
 }
 
+/// `tollgate envoy-ratelimit --print` for the rules in `root/config`: standard output and error.
+fn printed(root: &Path, variables: &[(&str, &str)]) -> Result<(String, String), String> {
+    let told = Command::new(TOLLGATE)
+        .args(["envoy-ratelimit", "--print"])
+        .env("RUNTIME_ROOT", root)
+        .envs([("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "127.0.0.1:1")])
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let [out, told_of] = [told.stdout, told.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    if told.status.success() { Ok((out, told_of)) } else { Err(told_of) }
+}
+
+#[test]
+fn rule_files_of_the_reference_may_have_any_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config");
+    std::fs::create_dir_all(config.join("below")).unwrap();
+    // A mounted ConfigMap: each file is a link into `..data`, which is a link, too.
+    let mounted = config.join("..2026_07_05");
+    std::fs::create_dir(&mounted).unwrap();
+    std::os::unix::fs::symlink("..2026_07_05", config.join("..data")).unwrap();
+    std::os::unix::fs::symlink("..data/limits", config.join("limits")).unwrap();
+    let rule = |domain| {
+        format!("domain: {domain}\ndescriptors: [{{key: a, rate_limit: {{unit: day, requests_per_unit: 1}}}}]\n")
+    };
+    std::fs::write(mounted.join("limits"), rule("limits")).unwrap();
+    let json = "{\n\t\"domain\": \"json\",\n\t\"descriptors\": []\n}\n";
+    std::fs::write(config.join("b.json"), json).unwrap();
+    std::fs::write(config.join("below/c.yaml"), rule("below")).unwrap();
+    std::fs::write(config.join(".hidden.yaml"), rule("hidden")).unwrap();
+    let read = |variables| {
+        let (text, warnings) = printed(folder.path(), variables).unwrap();
+        let (code, out, reason) = run(&["validate", file_with(&text).path().to_str().unwrap()]);
+        assert_eq!(code, 0, "{reason}");
+        (out.rsplit_once("policies, ").unwrap().1.to_owned(), warnings + &reason)
+    };
+    assert_eq!(read(&[]).0, "4 domains of Envoy with 3 rules\n");
+    assert_eq!(read(&[("RUNTIME_IGNOREDOTFILES", "true")]).0, "3 domains of Envoy with 2 rules\n");
+    // The reference follows no link to a folder. With its root watched it reads `config.*`.
+    std::os::unix::fs::symlink("..data", config.join("linked")).unwrap();
+    std::fs::write(folder.path().join("config.more.yaml"), rule("more")).unwrap();
+    let (domains, warnings) = read(&[]);
+    assert_eq!(domains, "4 domains of Envoy with 3 rules\n");
+    assert!(warnings.contains("linked: a link to a folder is not read: name that folder, too\n"), "{warnings}");
+    assert!(warnings.contains("config.more.yaml is not read: move it into "), "{warnings}");
+    assert!(!read(&[("RUNTIME_WATCH_ROOT", "false")]).1.contains("config.more.yaml"));
+}
+
 #[test]
 fn explain_finds_the_rule_of_a_descriptor() {
     let file = documented();

@@ -1,6 +1,7 @@
 //! Envoy's rate limit service: the section `envoy` and the files that it names.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -27,6 +28,7 @@ pub use unit::Unit;
 pub use xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RuleSet, XdsConfig, XdsTls};
 
 use super::fault::Reading;
+use super::files::begins_with;
 use super::listen::{ENVOY_BEYOND_LOOPBACK, Listener};
 use super::node::{Node, Value};
 use super::section::Section;
@@ -49,6 +51,11 @@ named! {
         Independent = "independent",
     }
 }
+
+/// As the last part of a path: every file of the folder and of those below, as the reference reads
+/// them. The second one includes names that begin with a dot.
+pub const ALL: &str = "**";
+pub const ALL_AND_HIDDEN: &str = ".**";
 
 /// The rate limit service of a node.
 #[derive(Debug, Clone)]
@@ -197,23 +204,26 @@ impl AllDomains<'_> {
     }
 }
 
-/// The file that `item` names, or the YAML files of the folder, by name.
+/// The file that `item` names, or the files of the folder, by name.
 fn paths(item: &Node) -> Vec<PathBuf> {
     let Some(path) = item.path("a file or folder of descriptors, such as `envoy/`") else { return Vec::new() };
-    if !path.is_dir() {
-        return vec![path];
-    }
-    let found = item.reading.files.borrow_mut().folder(&path, is_descriptor_file);
+    let whole = path.parent().zip(path.file_name().and_then(OsStr::to_str));
+    let whole = whole.filter(|(_, last)| [ALL, ALL_AND_HIDDEN].contains(last));
+    let files = &item.reading.files;
+    let (found, kind) = match whole {
+        Some((folder, last)) => (files.borrow_mut().tree(folder, last == ALL_AND_HIDDEN), "file"),
+        None if path.is_dir() => (files.borrow_mut().folder(&path, is_descriptor_file), "`.yaml` or `.yml` file"),
+        None => return vec![path],
+    };
     let found = found.map_err(|error| item.note_file_fault::<()>(&format!("cannot be read: {error}")));
     if found.as_ref().is_ok_and(Vec::is_empty) {
-        item.note_file_fault::<()>("is a folder without a `.yaml` or `.yml` file");
+        item.note_file_fault::<()>(&format!("is a folder without a {kind}"));
     }
     found.unwrap_or_default()
 }
 
 fn is_descriptor_file(path: &Path) -> bool {
-    let is_hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-    !is_hidden && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+    !begins_with(path, ".") && path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
 fn text(item: &Node, path: &Path) -> Option<String> {
