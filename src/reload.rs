@@ -47,6 +47,8 @@ pub struct Reloader {
     /// disk.
     watched: ArcSwap<Vec<Watched>>,
     last: ArcSwap<LastReload>,
+    /// The warnings of the last load.
+    warnings: ArcSwap<Vec<String>>,
     /// The rules of a control plane that are in force.
     received: ArcSwapOption<RuleSet>,
     loads: Loads,
@@ -130,6 +132,7 @@ impl Reloader {
             reloading: Mutex::new(()),
             watched: ArcSwap::from_pointee(started.files.clone()),
             last: ArcSwap::from_pointee(LastReload::success(at, Vec::new())),
+            warnings: ArcSwap::from_pointee(started.warnings.clone()),
             received: ArcSwapOption::empty(),
             loads,
             started,
@@ -273,8 +276,10 @@ impl Reloader {
         }
         let settings = next.changed_settings(&before);
         // The warnings of files come with each load of the file, and sets come often.
-        if why != RECEIVED {
+        let are_known = **self.warnings.load() == warnings;
+        if why != RECEIVED || !are_known {
             warn_of_files(&warnings);
+            self.warnings.store(Arc::new(warnings));
         }
         warn_of_end(next.tls.as_deref(), at);
         let changes = self.engine.replace(next);
@@ -316,7 +321,8 @@ fn warn_of_end(tls: Option<&ServerTls>, now: Micros) {
     }
 }
 
-/// Warns of files that other users may write, and of secrets that they may read.
+/// Warns of files that other users may write, of secrets that they may read, and of members without
+/// effect.
 fn warn_of_files(warnings: &[String]) {
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
 }

@@ -96,10 +96,11 @@ impl Reading {
         result.map_err(|fault| self.found.borrow_mut().push(fault)).ok()
     }
 
-    /// Adds the faults of a file that the text names.
+    /// Adds the faults and warnings of a file that the text names.
     pub(super) fn absorb(&self, file: &Arc<str>, of_file: &Self) {
         let found = of_file.found.take().into_iter().map(|fault| Fault { file: Some(file.clone()), ..fault });
         self.found.borrow_mut().extend(found);
+        self.files.borrow_mut().absorb(&mut of_file.files.borrow_mut());
     }
 
     pub(super) fn count(&self) -> usize {

@@ -19,8 +19,8 @@ pub(super) struct Files {
     /// The configuration, unless it is no file.
     itself: Option<PathBuf>,
     read: Vec<Watched>,
-    /// Warnings about files that others may write, secrets that others may read, and folders that
-    /// are not read.
+    /// Warnings about files that others may write, secrets that others may read, and members that
+    /// have no effect.
     warnings: Vec<String>,
 }
 
@@ -66,6 +66,15 @@ impl Files {
     pub(super) fn warn_of_readers(&mut self) {
         let itself = self.itself.as_deref().and_then(|path| permissions(path, READABLE));
         self.warnings.extend(itself);
+    }
+
+    pub(super) fn warn(&mut self, warning: String) {
+        self.warnings.push(warning);
+    }
+
+    /// Adds the warnings about the contents of a file.
+    pub(super) fn absorb(&mut self, of_file: &mut Self) {
+        self.warnings.append(&mut of_file.warnings);
     }
 
     /// The contents of the file at `path`.

@@ -95,6 +95,28 @@ fn rule_files_of_the_reference_may_have_any_name() {
 }
 
 #[test]
+fn members_without_effect_are_warnings() {
+    let folder = tempfile::tempdir().unwrap();
+    let limits = "domain: d
+descriptors:
+  - {key: a, detailed_metric: false, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: b, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: c, value_to_metric: yes, descriptors: [{key: d, detailed_metric: true}]}
+";
+    std::fs::write(folder.path().join("limits.yaml"), limits).unwrap();
+    std::fs::write(folder.path().join("plain.yaml"), "domain: e\ndescriptors: [{key: a, value_to_metric: off}]\n")
+        .unwrap();
+    let file = folder.path().join("tollgate.yaml");
+    std::fs::write(&file, "envoy: {listen: \"127.0.0.1:8081\", config: [limits.yaml, plain.yaml]}\n").unwrap();
+    let (code, _, warnings) = run(&["validate", file.to_str().unwrap()]);
+    let limits = folder.path().join("limits.yaml").display().to_string();
+    let expected = ["detailed_metric", "value_to_metric"].map(|member| {
+        format!("warning: {limits}: `{member}` has no effect: labels of metrics never contain values of callers")
+    });
+    assert_eq!((code, warnings.lines().collect::<Vec<_>>()), (0, expected.iter().map(String::as_str).collect()));
+}
+
+#[test]
 fn explain_finds_the_rule_of_a_descriptor() {
     let file = documented();
     let explain = |entries: &[&str]| {

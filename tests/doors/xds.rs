@@ -1,5 +1,7 @@
 //! A control plane sends the rules by xDS: acceptance, rejection, and its absence.
 
+use std::process::Command;
+
 use prost_types::Any;
 use tempfile::NamedTempFile;
 use tollgate::config::envoy::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, Unit};
@@ -10,15 +12,19 @@ use tonic::Code as Grpc;
 use crate::control_plane::{ControlPlane, any, domain, hourly};
 use crate::rls::{Client, address, codes, descriptor, request};
 use crate::support::tls::Authority;
-use crate::support::{Node, file_with, http, wait_until};
+use crate::support::{Node, TOLLGATE, file_with, http, wait_until};
 
 /// A node with this control plane, and `more` members of `envoy.config`.
 fn node_of(plane: &str, more: &str) -> (Node, NamedTempFile) {
-    let file = file_with(&format!(
+    let file = file_with(&config_of(plane, more));
+    (Node::with_config(&file), file)
+}
+
+fn config_of(plane: &str, more: &str) -> String {
+    format!(
         "policies: {{unused: {{quotas: [1 per 1s]}}}}\n\
          envoy: {{listen: \"127.0.0.1:0\", config: {{xds: \"{plane}\", node_id: envoy-ratelimit{more}}}}}\n"
-    ));
-    (Node::with_config(&file), file)
+    )
 }
 
 /// The code for one request of this user, in the domain `d`.
@@ -55,6 +61,25 @@ async fn accepted_rules_decide_and_make_the_node_ready() {
     // A set without rules is a set, too.
     plane.put("2", &[]).await;
     assert_eq!(ask(&client, "user").await, Code::Ok);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_without_effect_are_logged_once() {
+    let (mut plane, log) = (ControlPlane::start(), NamedTempFile::new().unwrap());
+    let mut program = Command::new(TOLLGATE);
+    program.stderr(log.reopen().unwrap());
+    let file = file_with(&config_of(&plane.address(), ""));
+    let _node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
+    plane.request().await;
+    let detailed = |key| RateLimitDescriptor { detailed_metric: true, ..hourly(key, 1) };
+    plane.put("1", &[domain("d", vec![detailed("a")])]).await;
+    plane.put("2", &[domain("d", vec![detailed("a"), detailed("b")])]).await;
+    // The log has its lines in order.
+    plane.send("3", &[domain("", vec![])]);
+    let read = || std::fs::read_to_string(&log).unwrap();
+    wait_until("the fault is in the log", || read().contains("a file needs `domain`"));
+    let text = read();
+    assert_eq!(text.matches("resource `d`: `detailed_metric` has no effect").count(), 1, "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

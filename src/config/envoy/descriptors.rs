@@ -9,7 +9,7 @@ use super::tree::{Descriptor, Level, Limit, Rule, RuleKind};
 use super::unit::Unit;
 use super::yaml_1_1;
 use crate::config::node::Node;
-use crate::config::scalar::{excerpt, listed, nearest};
+use crate::config::scalar::{excerpt, listed, nearest, visible};
 use crate::config::section::{Section, Shape};
 use crate::config::setting::{Flag, Values};
 use crate::limit::policy::Policy;
@@ -103,8 +103,11 @@ impl DescriptorReader<'_> {
         path.push((key.unwrap_or_default(), value.unwrap_or_default()));
         let rule = self.rule(&section, domain, &path);
         let shares = shares(&section, value);
-        for accepted in ["detailed_metric", "value_to_metric"] {
-            flag(&section, accepted);
+        for member in ["detailed_metric", "value_to_metric"] {
+            if flag(&section, member) {
+                let warning = "has no effect: labels of metrics never contain values of callers";
+                node.reading.files.borrow_mut().warn(format!("{}: `{member}` {warning}", visible(&self.file)));
+            }
         }
         let below = section.member("descriptors").map(|node| self.level(node, domain, &path)).unwrap_or_default();
         Some((key?, value?, Descriptor { rule, shares, below, place: node.place }))
