@@ -227,10 +227,13 @@ impl VariableReader<'_> {
         set("config", self.rules());
         let both = self.flag("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", false);
         set("counting", if both { "all-or-none" } else { "independent" }.into());
-        set(
-            "headers",
-            if self.flag("LIMIT_RESPONSE_HEADERS_ENABLED", false) { "draft-11" } else { "none" }.into(),
-        );
+        let has_fields = self.flag("LIMIT_RESPONSE_HEADERS_ENABLED", false);
+        set("headers", if has_fields { "draft-11" } else { "none" }.into());
+        if has_fields {
+            let fields = "LIMIT_RESPONSE_HEADERS_ENABLED adds `RateLimit-Policy`, `RateLimit` and `Retry-After`, not \
+                          `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`";
+            self.warnings.push(fields.to_owned());
+        }
         let deadline = self.duration("REDIS_TIMEOUT").unwrap_or(DEADLINE);
         let deadline = deadline.clamp(Duration::from_millis(1), Duration::from_secs(20));
         set("deadline", format!("{}ms", deadline.as_millis()).into());
@@ -431,6 +434,20 @@ mod tests {
                 assert_eq!(of(harmless).unwrap().warnings.len(), 1, "{name}");
             }
         }
+    }
+
+    #[test]
+    fn other_fields_than_those_of_the_reference_are_a_warning() {
+        let of = |value| {
+            let set = [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "a:1"), ("LIMIT_RESPONSE_HEADERS_ENABLED", value)];
+            Translation::of(&variables(&set)).unwrap()
+        };
+        let Translation { config, warnings, .. } = of("true");
+        assert_eq!(config["envoy"]["headers"], "draft-11");
+        let expected = "LIMIT_RESPONSE_HEADERS_ENABLED adds `RateLimit-Policy`, `RateLimit` and `Retry-After`, not \
+                        `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`";
+        assert!(warnings.iter().any(|warning| warning == expected), "{warnings:?}");
+        assert_eq!(of("false").warnings.len(), warnings.len() - 1);
     }
 
     #[test]
