@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,9 +14,12 @@ use jiff::SignedDuration;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
+mod members;
+
 use super::{fail, load, log, print, say, serve};
+use crate::clock::unix_micros;
 use crate::config::envoy::{ALL, ALL_AND_HIDDEN};
-use crate::config::{Overrides, Setup, Source};
+use crate::config::{self, Overrides, Setup, Source};
 
 /// The name of the reference's program. A link of this name runs this command.
 pub(super) const PROGRAM: &str = "ratelimit";
@@ -38,16 +42,21 @@ pub(super) fn run(args: &Args) -> ExitCode {
         Err(faults) => return fail(&faults.join("\ntollgate: "), 1),
     };
     let text = format!("{config:#}\n");
+    let origin = "the variables (`tollgate envoy-ratelimit --print`)".to_owned();
+    let [listen, admin_listen] = [load::LISTEN, load::ADMIN_LISTEN].map(|name| variables.get(name).map(str::to_owned));
+    let overrides = Overrides { listen, admin_listen, ..Overrides::default() };
+    let source = Source { origin, text: text.clone(), file: None };
+    if let Err(faults) = config::load(&source, &overrides, unix_micros()) {
+        let faults: Vec<String> = faults.iter().map(|fault| variables.named(fault, &text)).collect();
+        return fail(&faults.join("\ntollgate: "), 1);
+    }
     if args.print {
         warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
         return print(&text).map_or_else(|reason| fail(&reason, 1), |()| ExitCode::SUCCESS);
     }
     log::start(level);
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let origin = "the variables (`tollgate envoy-ratelimit --print`)".to_owned();
-    let [listen, admin_listen] = [load::LISTEN, load::ADMIN_LISTEN].map(|name| variables.get(name).map(str::to_owned));
-    let overrides = Overrides { listen, admin_listen, ..Overrides::default() };
-    serve::run_node(Ok(Setup { file: None, text: Some(Source { origin, text, file: None }), overrides }))
+    serve::run_node(Ok(Setup { file: None, text: Some(source), overrides }))
 }
 
 /// All variables of the reference without a counterpart, one a line: `error` or `warning`, the
@@ -158,14 +167,35 @@ impl VariableReader<'_> {
     }
 
     /// The address of a host and a port, by two variables.
-    fn address(&mut self, host: &str, port: (&str, &str)) -> String {
-        let host = self.variables.or(host, "0.0.0.0");
+    fn address(&mut self, name_of_host: &str, port: (&str, &str)) -> String {
+        let host = self.variables.or(name_of_host, "0.0.0.0");
         let (name, default) = port;
         let port = self.variables.or(name, default);
         if !port.parse::<u16>().is_ok_and(|port| port > 0) {
             self.faults.push(format!("{name} must be a port, not `{port}`"));
         }
-        joined(&host, &port)
+        self.joined(name_of_host, &host, &port)
+    }
+
+    /// `host:port`, where Go's empty host is every address. A name becomes its first address, of
+    /// IPv4 if there is one, as in Go.
+    fn joined(&mut self, variable: &str, host: &str, port: &str) -> String {
+        let plain = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let found: Vec<IpAddr> = match plain {
+            "" => vec![Ipv4Addr::UNSPECIFIED.into()],
+            name => (name, 0)
+                .to_socket_addrs()
+                .map(|found| found.map(|address| address.ip()).collect())
+                .unwrap_or_default(),
+        };
+        match found.iter().find(|address| address.is_ipv4()).or(found.first()) {
+            Some(IpAddr::V6(address)) => format!("[{address}]:{port}"),
+            Some(address) => format!("{address}:{port}"),
+            None => {
+                self.faults.push(format!("{variable} must be an IP address or the name of one, not `{host}`"));
+                String::new()
+            }
+        }
     }
 
     fn store(&mut self) -> Value {
@@ -257,7 +287,8 @@ impl VariableReader<'_> {
             set("metrics", "reference".into());
             let address = self.variables.or("PROMETHEUS_ADDR", ":9090");
             let (host, port) = address.rsplit_once(':').unwrap_or(("", &address));
-            config.insert("metrics_listen".to_owned(), joined(host, port).into());
+            let address = self.joined("PROMETHEUS_ADDR", host, port);
+            config.insert("metrics_listen".to_owned(), address.into());
         }
         if let Some(ratio) = self.variables.get("NEAR_LIMIT_RATIO") {
             match ratio.parse::<f64>() {
@@ -344,15 +375,6 @@ impl VariableReader<'_> {
     }
 }
 
-/// `host:port`, where Go's empty host is every address.
-fn joined(host: &str, port: &str) -> String {
-    match host {
-        "" => format!("0.0.0.0:{port}"),
-        host if host.contains(':') && !host.starts_with('[') => format!("[{host}]:{port}"),
-        host => format!("{host}:{port}"),
-    }
-}
-
 /// The part of a URL for `password` or `user:password`.
 fn login(auth: &str) -> String {
     let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
@@ -377,7 +399,6 @@ fn go_duration(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config;
 
     fn variables(set: &[(&str, &str)]) -> Variables {
         Variables(set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())

@@ -95,6 +95,75 @@ fn rule_files_of_the_reference_may_have_any_name() {
 }
 
 #[test]
+fn faults_name_the_variable_of_their_value() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config");
+    std::fs::create_dir(&config).unwrap();
+    std::fs::write(config.join("a.yaml"), "domain: d\n").unwrap();
+    std::fs::write(folder.path().join("none.pem"), "").unwrap();
+    let pem = folder.path().join("none.pem").display().to_string();
+    let tls = |name| [("REDIS_TLS", "true"), (name, &*pem)];
+    let server = |name| [("GRPC_SERVER_USE_TLS", "true"), (name, &*pem)];
+    let plane =
+        |name, value| [("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"), (name, value)];
+    for (variables, fault) in [
+        (
+            &[("CACHE_KEY_PREFIX", "foo:")][..],
+            "CACHE_KEY_PREFIX must be 1 to 64 of the letters `A-Z`, `a-z`, digits, `_`, `.` and `-`, not the text `\"foo:\"`",
+        ),
+        (&[("REDIS_URL", "a b")], "REDIS_URL: "),
+        (&[("REDIS_URL", "a:1,/x")], "REDIS_URL: "),
+        (&[("REDIS_URL", "main"), ("REDIS_TYPE", "SENTINEL")], "REDIS_URL: "),
+        (&tls("REDIS_TLS_CACERT"), "REDIS_TLS_CACERT: "),
+        (
+            &tls("REDIS_TLS_CLIENT_CERT"),
+            "REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY belong together: name both",
+        ),
+        (
+            &tls("REDIS_TLS_CLIENT_KEY"),
+            "REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY belong together: name both",
+        ),
+        (
+            &[("GRPC_SERVER_USE_TLS", "true")],
+            "GRPC_SERVER_USE_TLS needs GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY, ",
+        ),
+        (&server("GRPC_SERVER_TLS_CERT"), "GRPC_SERVER_TLS_CERT: "),
+        (&server("GRPC_SERVER_TLS_KEY"), "GRPC_SERVER_TLS_KEY: "),
+        (&server("GRPC_CLIENT_TLS_CACERT"), "GRPC_CLIENT_TLS_CACERT: "),
+        (&server("GRPC_SERVER_TLS_CA_CERT"), "GRPC_SERVER_TLS_CA_CERT: "),
+        (&plane("CONFIG_GRPC_XDS_SERVER_URL", "a b"), "CONFIG_GRPC_XDS_SERVER_URL must be `host:port`"),
+        (&plane("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", &pem), "CONFIG_GRPC_XDS_SERVER_TLS_CACERT: "),
+        (&plane("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", &pem), "CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_"),
+        (&plane("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", &pem), "CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_"),
+        (&[("GRPC_MAX_CONNECTION_AGE", "1ms")], "GRPC_MAX_CONNECTION_AGE: "),
+        (&[("NEAR_LIMIT_RATIO", "2")], "NEAR_LIMIT_RATIO must be a number from 0 to 1"),
+        (&[("GRPC_HOST", "..")], "GRPC_HOST must be an IP address or the name of one, not `..`"),
+        (&[("HOST", "..")], "HOST must be an IP address or the name of one, not `..`"),
+        (
+            &[("USE_PROMETHEUS", "true"), ("PROMETHEUS_ADDR", "..:1")],
+            "PROMETHEUS_ADDR must be an IP address or the name of one, not `..`",
+        ),
+        (&[("USE_PROMETHEUS", "true"), ("PROMETHEUS_ADDR", "localhost:x")], "PROMETHEUS_ADDR: "),
+        (&[("RUNTIME_APPDIRECTORY", "none")], "RUNTIME_ROOT, RUNTIME_APPDIRECTORY: "),
+        (&[("TOLLGATE_LISTEN", "x")], "--listen or TOLLGATE_LISTEN: "),
+    ] {
+        let told = printed(folder.path(), variables).expect_err(fault);
+        assert!(told.lines().any(|line| line.starts_with(&format!("tollgate: {fault}"))), "{fault:?} {told}");
+    }
+    // The variables of hosts may be names.
+    let hosts = [
+        ("USE_PROMETHEUS", "true"),
+        ("PROMETHEUS_ADDR", "localhost:9090"),
+        ("GRPC_HOST", "localhost"),
+        ("HOST", "::1"),
+    ];
+    let (text, _) = printed(folder.path(), &hosts).unwrap();
+    for address in ["\"127.0.0.1:9090\"", "\"127.0.0.1:8081\"", "\"[::1]:8080\""] {
+        assert!(text.contains(address), "{text}");
+    }
+}
+
+#[test]
 fn members_without_effect_are_warnings() {
     let folder = tempfile::tempdir().unwrap();
     let limits = "domain: d
