@@ -27,6 +27,9 @@ pub(super) const PROGRAM: &str = "ratelimit";
 /// The default of `REDIS_TIMEOUT` here. The caller's own timeout is usually shorter.
 const DEADLINE: Duration = Duration::from_millis(100);
 
+/// Where the dashboard is by default.
+const DASHBOARD: &str = "127.0.0.1:7070";
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Print the configuration of the variables, for a file of `tollgate serve`, and end. It has
@@ -130,8 +133,11 @@ struct VariableReader<'a> {
 
 impl VariableReader<'_> {
     fn note_unread(&mut self) {
+        let listens = [load::ADMIN_LISTEN, load::LISTEN].into_iter().find_map(|name| self.variables.get(name));
+        let dashboard = listens.unwrap_or(DASHBOARD);
         for [kind, name, harmless, advice] in unread() {
             let Some(value) = self.variables.get(name) else { continue };
+            let advice = advice.replace(DASHBOARD, dashboard);
             let means = go_bool(value).map_or_else(|| value.to_owned(), |flag| flag.to_string());
             // The value may be a secret.
             match kind {
@@ -454,6 +460,21 @@ mod tests {
             if harmless != "-" {
                 assert_eq!(of(harmless).unwrap().warnings.len(), 1, "{name}");
             }
+        }
+    }
+
+    #[test]
+    fn debug_port_is_answered_by_the_address_of_the_dashboard() {
+        let listen = ("TOLLGATE_LISTEN", "127.0.0.1:1");
+        let admin = ("TOLLGATE_ADMIN_LISTEN", "127.0.0.1:2");
+        for (set, address) in
+            [(&[][..], "127.0.0.1:7070"), (&[listen], "127.0.0.1:1"), (&[listen, admin], "127.0.0.1:2")]
+        {
+            let own = [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "a:1"), ("DEBUG_PORT", "6070")];
+            let warnings = Translation::of(&variables(&[&own, set].concat())).unwrap().warnings;
+            let expected =
+                format!("DEBUG_PORT has no effect: Tollgate has no debug port: its dashboard is at {address}");
+            assert!(warnings.contains(&expected), "{warnings:?}");
         }
     }
 
