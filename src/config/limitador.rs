@@ -308,14 +308,19 @@ struct Tree {
 
 impl Tree {
     /// Limits for all requests, and those whose entries another limit hides, begin with a
-    /// `generic_key` of their own.
+    /// `generic_key` of their own. Its value is the policy's name, made longer until no condition
+    /// has it.
     fn of<'a>(rules: impl Iterator<Item = (&'a Path, &'a NamedPolicy)> + Clone) -> Self {
         let mut plain = Self::default();
         rules.clone().for_each(|(path, rule)| plain.insert(path, rule));
+        let conditions: BTreeSet<&Entry> = rules.clone().flat_map(|(path, _)| path).collect();
         let mut tree = Self::default();
         for (path, rule) in rules {
             if path.is_empty() || plain.hides(path) {
-                let own = ("generic_key".to_owned(), Some(rule.name.clone()));
+                let mut own = ("generic_key".to_owned(), Some(rule.name.clone()));
+                while conditions.contains(&own) {
+                    own.1 = own.1.map(|value| value + "-");
+                }
                 let path: Path = std::iter::once(own).chain(path.iter().cloned()).collect();
                 tree.insert(&path, rule);
             } else {

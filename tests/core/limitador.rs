@@ -149,6 +149,21 @@ fn limit_of_all_requests_has_a_generic_key() {
 }
 
 #[test]
+fn generic_key_has_a_value_that_no_condition_has() {
+    let condition = |value| format!(", conditions: [\"descriptors[0].generic_key == '{value}'\"]");
+    let limit = |max: u64, more: String| format!("- {{namespace: a, max_value: {max}, seconds: 60{more}}}\n");
+    let limits = [limit(1, String::new()), limit(2, condition("limitador-1-1")), limit(3, condition("limitador-1-1-"))];
+    let (text, faults) = imported(&limits.concat());
+    assert_eq!(faults, "");
+    let config = node(&text);
+    for (value, quota) in
+        [("limitador-1-1--", "1 per 1m"), ("limitador-1-1", "2 per 1m"), ("limitador-1-1-", "3 per 1m")]
+    {
+        assert_eq!(found(&config, "a", &[("generic_key", value)]), quota, "{text}");
+    }
+}
+
+#[test]
 fn limit_of_zero_denies() {
     let (text, faults) = imported(
         "- {namespace: a, max_value: 0, seconds: 60, conditions: [\"descriptors[0].x == 'y'\"]}
