@@ -52,7 +52,8 @@ export function tollgateStore(options: StoreOptions = {}): new (limits: object) 
     }
 
     child(limits: object): Store {
-      // Routes of a group count together. The plugin has the group in the key, but a prefix keeps groups apart.
+      // Routes of a group with equal limits count together. The plugin has the group in the key, but
+      // a prefix keeps groups apart.
       const { groupId, routeInfo: { method = '', url = '' } = {} } = limits as Limits
       return new TollgateStore(limits, `${this.prefix}${groupId === undefined ? `${method}${url}` : `group ${groupId}`}-`)
     }
