@@ -57,7 +57,8 @@ use reader::Format;
 pub(super) const LOGS_HELP: &str = "\
 Logs: the common and combined formats of web servers, also with the server before the client (vhost_combined: a name with a
 port or before an address, an address with a port below 1024, or one below 32768 before an address) or with X-Forwarded-For,
-of which the first address is the client; W3C logs with a line `#Fields:` (IIS, CloudFront); logs of AWS load balancers; and JSON lines such as
+of which the first address is the client; W3C logs with a line `#Fields:` (IIS, CloudFront); logs of AWS load balancers;
+and JSON lines such as
   {\"time\": \"2026-11-21T10:41:53.312Z\", \"key\": \"203.0.113.7\", \"cost\": 1}
 where `time` is RFC 3339, as in an access log, or a number since 1970: below 10^11 seconds, below 10^14 milliseconds, below
 10^17 microseconds, else nanoseconds. The usual members of servers are found, too, such as `ts` or `@timestamp`. If they
