@@ -439,7 +439,7 @@ settings! {
         /// `ip`: one address in several spellings is one key, also with a port, brackets or a zone.
         /// An address inside IPv4-mapped IPv6 or `64:ff9b::/96` (NAT64) counts as IPv4.
         TYPE = "type": Choice<bool>(&[("ip", true), ("text", false)], false);
-        /// An IPv6 network of this many bits counts as one key.
+        /// An IPv6 network of this many bits counts as one key, such as `2001:db8::/64`.
         IPV6_PREFIX = "ipv6_prefix": Integer(1..=128, 64);
     }
 
