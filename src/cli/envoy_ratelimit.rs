@@ -40,7 +40,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> ExitCode {
     let variables = Variables::from_environment();
-    let Translation { config, level, warnings } = match Translation::of(&variables) {
+    let Translation { config, level, mut warnings } = match Translation::of(&variables) {
         Ok(translation) => translation,
         Err(faults) => return fail(&faults.join("\ntollgate: "), 1),
     };
@@ -50,8 +50,14 @@ pub(super) fn run(args: &Args) -> ExitCode {
     let overrides = Overrides { listen, admin_listen, ..Overrides::default() };
     let source = Source { origin, text: text.clone(), file: None };
     if let Err(faults) = config::load(&source, &overrides, unix_micros()) {
-        let faults: Vec<String> = faults.iter().map(|fault| variables.named(fault, &text)).collect();
-        return fail(&faults.join("\ntollgate: "), 1);
+        // The printed configuration may be for another machine, which has the files.
+        let (of_files, faults): (Vec<_>, Vec<_>) =
+            faults.iter().partition(|fault| args.print && fault.is_of_an_absent_file());
+        let named = |fault| variables.named(fault, &text);
+        if !faults.is_empty() {
+            return fail(&faults.into_iter().map(named).collect::<Vec<_>>().join("\ntollgate: "), 1);
+        }
+        warnings.extend(of_files.into_iter().map(named));
     }
     if args.print {
         warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));

@@ -54,7 +54,15 @@ impl Fault {
     pub(super) fn at(place: Place, message: impl Into<String>) -> Self {
         Self { file: None, place, message: message.into() }
     }
+
+    /// Whether this machine lacks a file that the configuration names.
+    pub fn is_of_an_absent_file(&self) -> bool {
+        self.message.contains(UNREADABLE)
+    }
 }
+
+/// A part of the fault of a file that is absent, or that the node may not read.
+pub(super) const UNREADABLE: &str = "cannot be read: ";
 
 impl fmt::Display for Fault {
     /// `line:column: message`, or the flag instead of a line. A file of its own precedes the line.

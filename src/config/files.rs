@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::fault::UNREADABLE;
 use super::node::{Node, Value};
 use super::scalar::{excerpt, visible};
 use super::source::Source;
@@ -135,7 +136,7 @@ impl Node {
     pub(super) fn bytes(&self, what: &str) -> Option<Vec<u8>> {
         let path = self.path(what)?;
         let read = self.reading.files.borrow_mut().read(&path);
-        read.map_or_else(|error| self.note_file_fault(&format!("cannot be read: {error}")), Some)
+        read.map_or_else(|error| self.note_file_fault(&format!("{UNREADABLE}{error}")), Some)
     }
 
     /// Its contents as text.

@@ -58,6 +58,23 @@ fn printed(root: &Path, variables: &[(&str, &str)]) -> Result<(String, String), 
     if told.status.success() { Ok((out, told_of)) } else { Err(told_of) }
 }
 
+/// The printed configuration may be for another machine.
+#[test]
+fn print_needs_no_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let tls = [
+        ("GRPC_SERVER_USE_TLS", "true"),
+        ("GRPC_SERVER_TLS_CERT", "/absent/tls.crt"),
+        ("GRPC_SERVER_TLS_KEY", "/absent/tls.key"),
+    ];
+    let (text, warnings) = printed(folder.path(), &tls).unwrap();
+    assert!(text.contains("/absent/tls.key"), "{text}");
+    for (variable, absent) in [("RUNTIME_ROOT: ", "/config/"), ("GRPC_SERVER_TLS_CERT: ", "/absent/tls.crt")] {
+        let is_told = |line: &str| line.starts_with(&format!("warning: {variable}")) && line.contains(absent);
+        assert!(warnings.lines().any(is_told), "{absent}: {warnings}");
+    }
+}
+
 #[test]
 fn rule_files_of_the_reference_may_have_any_name() {
     let folder = tempfile::tempdir().unwrap();
@@ -144,7 +161,6 @@ fn faults_name_the_variable_of_their_value() {
             "PROMETHEUS_ADDR must be an IP address or the name of one, not `..`",
         ),
         (&[("USE_PROMETHEUS", "true"), ("PROMETHEUS_ADDR", "localhost:x")], "PROMETHEUS_ADDR: "),
-        (&[("RUNTIME_APPDIRECTORY", "none")], "RUNTIME_ROOT, RUNTIME_APPDIRECTORY: "),
         (&[("TOLLGATE_LISTEN", "x")], "--listen or TOLLGATE_LISTEN: "),
     ] {
         let told = printed(folder.path(), variables).expect_err(fault);

@@ -27,7 +27,7 @@ pub use tree::{Descriptor, Domains, Level, Limit, OfKey, Rule, RuleKind};
 pub use unit::Unit;
 pub use xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RuleSet, XdsConfig, XdsTls};
 
-use super::fault::Reading;
+use super::fault::{Reading, UNREADABLE};
 use super::files::begins_with;
 use super::listen::{ENVOY_BEYOND_LOOPBACK, Listener};
 use super::node::{Node, Value};
@@ -215,7 +215,7 @@ fn paths(item: &Node) -> Vec<PathBuf> {
         None if path.is_dir() => (files.borrow_mut().folder(&path, is_descriptor_file), "`.yaml` or `.yml` file"),
         None => return vec![path],
     };
-    let found = found.map_err(|error| item.note_file_fault::<()>(&format!("cannot be read: {error}")));
+    let found = found.map_err(|error| item.note_file_fault::<()>(&format!("{UNREADABLE}{error}")));
     if found.as_ref().is_ok_and(Vec::is_empty) {
         item.note_file_fault::<()>(&format!("is a folder without a {kind}"));
     }
