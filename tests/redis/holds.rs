@@ -23,7 +23,7 @@ use crate::support::steps::{
     START, Step, policy as windows, policy_of, quota, runner, while_records_live, with_limits,
 };
 use crate::support::timed::{Timed, TimedRedis, in_time};
-use crate::support::{Node, config_on, http, unique, wait_until};
+use crate::support::{Node, config_on, http, node_with, unique, wait_until};
 
 const STEPS: usize = 60;
 
@@ -180,6 +180,30 @@ fn places_of_dead_callers_are_free_after_ttl() {
     assert_eq!(call(&node, "/v1/renew", &json!({"policy": "brief", "key": key, "id": "a"}))["reason"], "expired");
     let metrics = other.metrics();
     assert!(metrics.contains(r#"tollgate_holds_total{policy="brief",end="expired"}"#), "{metrics}");
+}
+
+/// No call finds the dead hold for longer than its place lives.
+#[test]
+fn charge_of_a_dead_caller_is_given_back_however_late_a_call_comes() {
+    let policies = "policies: {q: {quotas: [1000 per 1h], timeout: 5s, \
+                    hold: {ttl: 1s, in_flight: 2, on_expiry: release}}}";
+    let server = Server::start();
+    let check = |node: &Node, id: &str| {
+        call(node, "/v1/check", &json!({"policy": "q", "key": "k", "id": id, "cost": 900, "id_ttl_ms": 60000}))
+    };
+    // The node that opened the hold in Redis is gone, so nobody asks until a caller does.
+    let embedded = node_with(policies);
+    assert_eq!(check(&embedded, "a")["allowed"], true);
+    let file = config_on(&[server.url()], policies);
+    let dies = Node::with_config(&file);
+    assert_eq!(check(&dies, "a")["allowed"], true);
+    drop(dies);
+    std::thread::sleep(Duration::from_secs(4));
+    for node in [embedded, Node::with_config(&file)] {
+        wait_until("the store decides", || check(&node, "a")["source"] == "store");
+        let allowed = check(&node, "b");
+        assert_eq!((&allowed["allowed"], &allowed["remaining"]), (&json!(true), &json!(100)), "{allowed}");
+    }
 }
 
 #[test]

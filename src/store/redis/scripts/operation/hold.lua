@@ -131,12 +131,17 @@ local function keep(record, own_hold, life)
   redis.call('SET', record_key, written, 'PX', exact(math.ceil(left + life)))
 end
 
--- Writes the expiry of the id's hold to the places. They live as long as the last hold.
+-- Writes the expiry of the id's hold to the places. They live as long as the last hold, and where an
+-- expired one gives its charge back, as long as the last record: until then a call finds it.
 local function occupy()
   redis.call('ZADD', held_key, exact(-held_at), '', exact(own_hold[1]), id)
   local last = has_all and soonest[#soonest] or redis.call('ZREVRANGE', held_key, '0', '0', 'WITHSCORES')[2]
   last = math.max(last or 0, own_hold[1])
-  redis.call('PEXPIRE', held_key, exact(math.ceil((last - held_at + 1000000) / 1000)))
+  local lives = (last - held_at) / 1000 + 1000
+  if release then
+    lives = math.max(lives, (own_hold[1] - held_at) / 1000 + own_hold[3], redis.call('PTTL', held_key))
+  end
+  redis.call('PEXPIRE', held_key, exact(math.ceil(lives)))
 end
 
 if how == 'holds' then
