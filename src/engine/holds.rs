@@ -54,7 +54,7 @@ impl Engine {
             return self.settle_as_lease(&subject, hold, cost).await;
         }
         let until = self.clock.now() + micros(subject.policy.timeout);
-        let subject = &self.subject_of_charge(subject, &hold.id, until).await;
+        let subject = &self.subject_of_charge(subject, &hold.id, until, cost.is_some()).await;
         let work = Work::Settle { id: hold.id.clone(), cost };
         let mut result = self.settle_with(subject, work, self.left(until)).await;
         match &mut result {

@@ -47,6 +47,12 @@ fn has_windows_of(policy: &Policy, quotas: &[Quota]) -> bool {
     policy.quotas.len() == quotas.len() && policy.quotas.iter().zip(quotas).all(is_same)
 }
 
+/// Whether the policy has these windows and limits.
+fn has_limits_of(policy: &Policy, quotas: &[Quota]) -> bool {
+    let is_same = |(own, other): (&Quota, &Quota)| own.window == other.window && own.limit == other.limit;
+    policy.quotas.len() == quotas.len() && policy.quotas.iter().zip(quotas).all(is_same)
+}
+
 impl Engine {
     /// Refunds a charge to one key under one policy. The key may be on a list, since it may have
     /// been charged before.
@@ -100,7 +106,7 @@ impl Engine {
         let mut resolved = self.resolve_counted(policy, key, door)?;
         let until = self.clock.now() + micros(resolved.subject.policy.timeout);
         if let Work::RefundOnce(id) = &work {
-            resolved.subject = self.subject_of_charge(resolved.subject, id, until).await;
+            resolved.subject = self.subject_of_charge(resolved.subject, id, until, false).await;
         }
         let subject = &resolved.subject;
         let is_reset = work == Work::Reset;
@@ -139,14 +145,25 @@ impl Engine {
 
     /// The key under the policy that has the quotas of the id's charge. The check may have named a
     /// plan with other windows, or an override may have come or gone since. Asks the store until
-    /// `until` (us), if there are such quotas.
-    pub(super) async fn subject_of_charge(&self, present: Subject, id: &Arc<str>, until: Micros) -> Subject {
+    /// `until` (us), if there are such quotas. `charges_more`: the limits matter, too, so that of the
+    /// plan counts unless an override decides for the key.
+    pub(super) async fn subject_of_charge(
+        &self,
+        present: Subject,
+        id: &Arc<str>,
+        until: Micros,
+        charges_more: bool,
+    ) -> Subject {
         let others: Vec<Arc<Policy>> = {
             let running = self.running.load();
             let base = running.policies.by_name.get(&present.policy.name);
             let plans = base.iter().filter_map(|base| base.options.plans.as_ref()).flat_map(|plans| plans.values());
-            let others = plans.chain(base).filter(|other| !has_windows_of(other, &present.policy.quotas));
-            others.cloned().collect()
+            let by_limits = charges_more && base.is_some_and(|base| has_limits_of(base, &present.policy.quotas));
+            let is_other = |other: &&Arc<Policy>| match by_limits {
+                true => !has_limits_of(other, &present.policy.quotas),
+                false => !has_windows_of(other, &present.policy.quotas),
+            };
+            plans.chain(base).filter(is_other).cloned().collect()
         };
         if others.is_empty() {
             return present;
@@ -155,7 +172,13 @@ impl Engine {
         let look = Work::Once { id: Id { repeated: true, ..id.into() }, cost: 0, over: Over::Deny };
         let done = self.run_within(&present, look, &[], self.left(until)).await;
         let Ok(Done::Reused(Some(charged))) = done else { return present };
-        match others.into_iter().find(|other| has_windows_of(other, &charged.quotas)) {
+        if has_limits_of(&present.policy, &charged.quotas) {
+            return present;
+        }
+        let is_other = |other: &&Arc<Policy>| !has_windows_of(other, &present.policy.quotas);
+        let same = others.iter().find(|other| has_limits_of(other, &charged.quotas));
+        let of_windows = || others.iter().filter(is_other).find(|other| has_windows_of(other, &charged.quotas));
+        match same.or_else(of_windows).cloned() {
             Some(policy) => Subject { policy, ..present },
             None => present,
         }

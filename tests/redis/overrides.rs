@@ -254,6 +254,8 @@ const PLANS: &str = "
 plans:
   pro: {quotas: [100 per 1d]}
   two: {quotas: [9 per 1m, 50 per 1h]}
+  small: {quotas: [50 per 1h]}
+  large: {quotas: [1000 per 1h]}
   steady: {quotas: [{rate: 2 per 1h, burst: 80}]}
 policies:
   p: {quotas: [10 per 1h], timeout: 5s}
@@ -293,6 +295,17 @@ fn charges_of_a_plan_with_other_windows_are_settled_and_given_back() {
             let told = (&settled["charged"], &settled["refunded"], &settled["limit"], &settled["remaining"]);
             assert_eq!(told, (&json!(charged), &json!(refunded), &json!(100), &json!(remaining)), "{id}");
             assert_eq!(left("held", "pro"), remaining, "{id}");
+        }
+        // Plans with the windows of the policy have limits of their own.
+        for (plan, cost, charged, owed) in [("large", 800, 800, 0), ("large", 3000, 1000, 2000), ("small", 80, 50, 30)]
+        {
+            let key = unique("same");
+            let body = json!({"policy": "held", "key": key, "plan": plan, "cost": 30, "id": "a"});
+            assert_eq!(post("/v1/check", body)["allowed"], true);
+            let settled = post("/v1/settle", json!({"policy": "held", "key": key, "id": "a", "cost": cost}));
+            assert_eq!((&settled["charged"], &settled["owed"]), (&json!(charged), &json!(owed)), "{plan}: {settled}");
+            let again = post("/v1/settle", json!({"policy": "held", "key": key, "id": "a", "cost": cost}));
+            assert_eq!((&again["charged"], &again["replayed"]), (&json!(charged), &json!(true)), "{plan}: {again}");
         }
         // A look under the policy ends no hold of the plan without giving its charge back.
         open("dead", 15);
