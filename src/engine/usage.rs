@@ -35,8 +35,9 @@ pub struct Usage {
     pub history: Option<History>,
     /// For sliding counters.
     pub ticks: Option<TickCounts>,
-    /// For policies with holds: the open ones that expire last, the newest first.
-    pub holds: Option<Vec<OpenHold>>,
+    /// For policies with holds: the number of open ones, and those that expire last, the newest
+    /// first.
+    pub holds: Option<(u64, Vec<OpenHold>)>,
 }
 
 /// The ticks that count, newest first: the start of each as users see it, and its count.
@@ -60,11 +61,13 @@ impl Engine {
         }
         let mut decision = self.dry_run(&resolved, check.cost).await?;
         let mut holds = None;
-        if let Some(places) = &mut decision.places
+        // A list decides without the places, which stay occupied.
+        if (decision.places.is_some() || is_held && resolved.listed.is_some())
             && let Some((open, listed)) = self.open_holds(&resolved.subject).await
         {
             // The list is later than the decision, and has a count of its own instant.
-            (places.open, holds) = (open, Some(listed));
+            decision.places.iter_mut().for_each(|places| places.open = open);
+            holds = Some((open, listed));
         }
         let ticks = match resolved.subject.policy.algorithm {
             Algorithm::SlidingCounter => self.ticks(&resolved, check.cost).await?.1,

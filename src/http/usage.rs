@@ -20,16 +20,20 @@ pub(super) async fn usage(Routed { node, rights, head, .. }: Routed) -> Result<R
     Ok(answer::decision(&check.key, &decision, |object| {
         write_history(object, history.as_ref());
         write_ticks(object, ticks.as_ref());
-        write_holds(object, &decision, holds.as_deref());
+        write_holds(object, &decision, holds.as_ref());
     }))
 }
 
 /// The open holds of a policy that has them.
-fn write_holds(object: &mut Object<'_>, decision: &Decision, holds: Option<&[OpenHold]>) {
-    let Some(places) = &decision.places else { return };
-    object.number("in_flight", places.open);
-    object.given("in_flight_limit", places.limit);
-    let Some(holds) = holds else { return };
+fn write_holds(object: &mut Object<'_>, decision: &Decision, holds: Option<&(u64, Vec<OpenHold>)>) {
+    let (open, limit) = match (&decision.places, holds) {
+        (Some(places), _) => (places.open, places.limit),
+        (None, Some((open, _))) => (*open, decision.policy.places().map(u64::from)),
+        (None, None) => return,
+    };
+    object.number("in_flight", open);
+    object.given("in_flight_limit", limit);
+    let Some((_, holds)) = holds else { return };
     object.list("holds", holds.iter(), |hold, object| {
         object.value("id", &*hold.id);
         object.number("age_ms", hold.age / MICROS_PER_MILLI);

@@ -182,6 +182,24 @@ fn places_of_dead_callers_are_free_after_ttl() {
     assert!(metrics.contains(r#"tollgate_holds_total{policy="brief",end="expired"}"#), "{metrics}");
 }
 
+/// An operator who blocks a caller sees which of its holds are left to end.
+#[test]
+fn usage_of_a_blocked_key_lists_its_holds() {
+    let ([node, _], key) = (two_nodes(), unique("blocked"));
+    let hold = json!({"policy": "jobs", "key": key, "id": "a"});
+    assert_eq!(call(&node, "/v1/check", &hold)["allowed"], true);
+    let deny = json!({"match": {"key": key}, "deny": true}).to_string();
+    let fields = [("Content-Type", "application/json")];
+    let denied = http::exchange(&node.address, &http::request("PUT", "/v1/overrides/jobs", &fields, deny.as_bytes()));
+    assert_eq!(denied.status, 200, "{denied:?}");
+    let usage = || http::get(&node.address, &format!("/v1/usage?policy=jobs&key={key}")).json();
+    let told = usage();
+    assert_eq!((&told["reason"], &told["in_flight"]), (&json!("deny_listed"), &json!(1)), "{told}");
+    assert_eq!((&told["in_flight_limit"], &told["holds"][0]["id"]), (&json!(7), &json!("a")), "{told}");
+    assert_eq!(call(&node, "/v1/settle", &hold)["settled"], true);
+    assert_eq!((&usage()["in_flight"], &usage()["holds"]), (&json!(0), &json!([])));
+}
+
 /// No call finds the dead hold for longer than its place lives.
 #[test]
 fn charge_of_a_dead_caller_is_given_back_however_late_a_call_comes() {
