@@ -38,18 +38,12 @@ pub struct RefundResult {
     pub decision: Decision,
 }
 
-/// Whether charges of these quotas lie in the counters of the policy. Equal bursts and fill times of
-/// token buckets have equal rates.
-fn has_windows_of(policy: &Policy, quotas: &[Quota]) -> bool {
-    let is_bucket = policy.algorithm == Algorithm::TokenBucket;
+/// Whether charges of these quotas lie in the counters of the policy, and `by_limits` whether its
+/// limits are theirs, too. Equal bursts and fill times of token buckets have equal rates.
+fn counts_as(policy: &Policy, quotas: &[Quota], by_limits: bool) -> bool {
+    let by_limits = by_limits || policy.algorithm == Algorithm::TokenBucket;
     let is_same =
-        |(own, other): (&Quota, &Quota)| own.window == other.window && (!is_bucket || own.limit == other.limit);
-    policy.quotas.len() == quotas.len() && policy.quotas.iter().zip(quotas).all(is_same)
-}
-
-/// Whether the policy has these windows and limits.
-fn has_limits_of(policy: &Policy, quotas: &[Quota]) -> bool {
-    let is_same = |(own, other): (&Quota, &Quota)| own.window == other.window && own.limit == other.limit;
+        |(own, other): (&Quota, &Quota)| own.window == other.window && (!by_limits || own.limit == other.limit);
     policy.quotas.len() == quotas.len() && policy.quotas.iter().zip(quotas).all(is_same)
 }
 
@@ -158,11 +152,8 @@ impl Engine {
             let running = self.running.load();
             let base = running.policies.by_name.get(&present.policy.name);
             let plans = base.iter().filter_map(|base| base.options.plans.as_ref()).flat_map(|plans| plans.values());
-            let by_limits = charges_more && base.is_some_and(|base| has_limits_of(base, &present.policy.quotas));
-            let is_other = |other: &&Arc<Policy>| match by_limits {
-                true => !has_limits_of(other, &present.policy.quotas),
-                false => !has_windows_of(other, &present.policy.quotas),
-            };
+            let by_limits = charges_more && base.is_some_and(|base| counts_as(base, &present.policy.quotas, true));
+            let is_other = |other: &&Arc<Policy>| !counts_as(other, &present.policy.quotas, by_limits);
             plans.chain(base).filter(is_other).cloned().collect()
         };
         if others.is_empty() {
@@ -172,13 +163,11 @@ impl Engine {
         let look = Work::Once { id: Id { repeated: true, ..id.into() }, cost: 0, over: Over::Deny };
         let done = self.run_within(&present, look, &[], self.left(until)).await;
         let Ok(Done::Reused(Some(charged))) = done else { return present };
-        if has_limits_of(&present.policy, &charged.quotas) {
-            return present;
-        }
-        let is_other = |other: &&Arc<Policy>| !has_windows_of(other, &present.policy.quotas);
-        let same = others.iter().find(|other| has_limits_of(other, &charged.quotas));
-        let of_windows = || others.iter().filter(is_other).find(|other| has_windows_of(other, &charged.quotas));
-        match same.or_else(of_windows).cloned() {
+        let found = |by_limits| {
+            let mut all = std::iter::once(&present.policy).chain(&others);
+            all.find(|policy| counts_as(policy, &charged.quotas, by_limits)).cloned()
+        };
+        match found(true).or_else(|| found(false)) {
             Some(policy) => Subject { policy, ..present },
             None => present,
         }
