@@ -5,7 +5,7 @@ use axum::response::Response;
 use serde_json::Value;
 
 use super::answer::{self, Object};
-use super::overrides::entry_json;
+use super::overrides::{entry_json, loaded};
 use super::policies::write_quota;
 use super::problem::Problem;
 use super::request::query;
@@ -20,9 +20,7 @@ pub(super) async fn explain(Routed { node, rights, head, .. }: Routed) -> Result
     let check = query::explain(head.uri.query())?;
     rights.policy(&node, &check.policy)?;
     let policy = node.policy(&check.policy)?;
-    if !node.engine.overrides().is_loaded() {
-        return Err(Problem::not_loaded());
-    }
+    let overrides = loaded(&node)?;
     let (key, applied) = node.engine.explain(&policy, &check).map_err(|fault| node.refused(&fault))?;
     Ok(answer::object(|object| {
         object.value("policy", &policy.name);
@@ -32,7 +30,7 @@ pub(super) async fn explain(Routed { node, rights, head, .. }: Routed) -> Result
         object.word("algorithm", policy.algorithm.name());
         match &applied.by {
             By::File(found) => write_found(object, found),
-            By::Entry(entry) => write_entry(object, entry, node.engine.overrides().now()),
+            By::Entry(entry) => write_entry(object, entry, overrides.now()),
             By::Check => object.given("plan", check.plan.as_ref()),
             By::Policy => {}
         }

@@ -16,10 +16,19 @@ use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::{Micros, instant, millis_up};
 use crate::node::Node;
 use crate::overrides::entry::Stored;
-use crate::overrides::{AuditEntry, Changed, Entry, Kind, Name};
+use crate::overrides::{AuditEntry, Changed, Entry, Kind, Name, Overrides};
 
 /// Entries of a page.
 const PAGE: usize = 100;
+
+/// The overrides of a node that has them.
+///
+/// # Errors
+/// 503: it starts.
+pub(super) fn loaded(node: &Node) -> Result<&Overrides, Problem> {
+    let overrides = node.engine.overrides();
+    if overrides.is_loaded() { Ok(overrides) } else { Err(Problem::not_loaded()) }
+}
 
 pub(super) async fn list(
     Path(policy): Path<String>,
@@ -27,10 +36,7 @@ pub(super) async fn list(
 ) -> Result<Response, Problem> {
     let query::Listed { start, cursor } = query::overrides(head.uri.query())?;
     rights.policy(&node, &policy)?;
-    let overrides = node.engine.overrides();
-    if !overrides.is_loaded() {
-        return Err(Problem::not_loaded());
-    }
+    let overrides = loaded(&node)?;
     let page = overrides.list(&policy, &start, cursor.as_deref(), PAGE);
     if page.is_empty() {
         // Entries of a policy that left the file can still be listed.
