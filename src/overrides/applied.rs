@@ -12,9 +12,6 @@ use crate::limit::matches::{Matches, Pattern};
 use crate::limit::policy::{Listed, Policy};
 use crate::limit::quota::{Quota, Rule};
 
-/// Below the rank of each network.
-const NETWORKS: (u8, usize) = (2, 0);
-
 /// How a policy applies to a key.
 #[derive(Debug)]
 pub struct Applied<'a> {
@@ -83,12 +80,12 @@ impl Map {
     /// The prefixes that count keys of a new network, which would decide for them instead. A
     /// network or a key that decides for the whole network already does so.
     pub(super) fn outranked<'a>(&self, policy: &'a Arc<Policy>, name: &Name, present: &By<'_>) -> Vec<Applied<'a>> {
-        let rank = match present {
-            By::File(found) => found.pattern.rank(),
-            By::Entry(entry) => rank(&entry.name),
-            By::Check | By::Policy => (0, 0),
+        let decides = match present {
+            By::File(found) => found.pattern,
+            By::Entry(entry) => entry.name.pattern().unwrap_or(Pattern::All),
+            By::Check | By::Policy => Pattern::All,
         };
-        let Some(Pattern::Network(network)) = name.pattern().filter(|_| rank < NETWORKS) else {
+        let (Some(Pattern::Network(network)), Pattern::Prefix(_) | Pattern::All) = (name.pattern(), decides) else {
             return Vec::new();
         };
         let overrides = policy.options.lists.as_deref().map(|lists| &lists.overrides);
