@@ -225,9 +225,6 @@ fn cost_of(value: &Value) -> Result<Option<u64>, &'static str> {
 mod tests {
     use super::*;
 
-    /// 2026-11-21T10:00:00Z, in us.
-    const INSTANT: Micros = 1_795_255_200_000_000;
-
     fn by(time: Option<&str>, key: &str, line: &str) -> Result<(Micros, Option<String>, u64), String> {
         let mut members = Members::new(time.map(str::to_owned), key.into(), Cost::Field("cost".into()));
         let entry = members.read(line.as_bytes(), &Filters::default()).map_err(Cow::into_owned)?;
@@ -241,19 +238,19 @@ mod tests {
     #[test]
     fn three_members_matter() {
         let cases = [
-            (r#"{"time":1795255200,"key":"a"}"#, (INSTANT, Some("a"), 1)),
+            (r#"{"time":1,"key":"a"}"#, (1_000_000, Some("a"), 1)),
             (
                 r#"{"meta":{"x":[1,{}]},"cost":0,"key":"a\"b","time":"1970-01-01T00:00:02Z"}"#,
                 (2_000_000, Some("a\"b"), 0),
             ),
-            (r#" {"time":1795255200.5,"key":7,"cost":null} "#, (INSTANT + 500_000, Some("7"), 1)),
-            (r#"{"time":1795255200,"key":null}"#, (INSTANT, None, 1)),
-            (r#"{"time":1795255200,"key":"-"}"#, (INSTANT, None, 1)),
-            (r#"{"time":1795255200,"key":["a","b"],"cost":"53"}"#, (INSTANT, Some("a"), 53)),
-            (r#"{"time":1795255200,"key":[],"cost":"-"}"#, (INSTANT, None, 0)),
-            (r#"{"time":1795255200,"cost":"2.0"}"#, (INSTANT, None, 2)),
-            (r#"{"time":1795255200,"cost":""}"#, (INSTANT, None, 1)),
-            (r#"{"time":"1795255201.5","key":"a"}"#, (INSTANT + 1_500_000, Some("a"), 1)),
+            (r#" {"time":0.5,"key":7,"cost":null} "#, (500_000, Some("7"), 1)),
+            (r#"{"time":1,"key":null}"#, (1_000_000, None, 1)),
+            (r#"{"time":1,"key":"-"}"#, (1_000_000, None, 1)),
+            (r#"{"time":1,"key":["a","b"],"cost":"53"}"#, (1_000_000, Some("a"), 53)),
+            (r#"{"time":1,"key":[],"cost":"-"}"#, (1_000_000, None, 0)),
+            (r#"{"time":1,"cost":"2.0"}"#, (1_000_000, None, 2)),
+            (r#"{"time":1,"cost":""}"#, (1_000_000, None, 1)),
+            (r#"{"time":"1.5","key":"a"}"#, (1_500_000, Some("a"), 1)),
         ];
         for (line, (time, key, cost)) in cases {
             assert_eq!(read(line), Ok((time, key.map(str::to_owned), cost)), "{line}");
@@ -263,22 +260,23 @@ mod tests {
     #[test]
     fn paths_lead_to_members_of_members() {
         for line in [
-            r#"{"a":{"t":1795255200,"b":{"c":"x","d":1}},"cost":2}"#,
-            r#"{"a.t":1795255200,"a":{"b.c":"x"},"cost":2}"#,
-            r#"{"a.t":1795255200,"a.b":{"c":["x"]},"a":7,"cost":2}"#,
-            r#"{"a.b.c":"x","cost":2,"a":[{"t":1795255200}]}"#,
+            r#"{"a":{"t":1,"b":{"c":"x","d":1}},"cost":2}"#,
+            r#"{"a.t":1,"a":{"b.c":"x"},"cost":2}"#,
+            r#"{"a.t":1,"a.b":{"c":["x"]},"a":7,"cost":2}"#,
+            r#"{"a.b.c":"x","cost":2,"a":[{"t":1}]}"#,
         ] {
-            assert_eq!(by(Some("a.t"), "a.b.c", line), Ok((INSTANT, Some("x".to_owned()), 2)), "{line}");
+            assert_eq!(by(Some("a.t"), "a.b.c", line), Ok((1_000_000, Some("x".to_owned()), 2)), "{line}");
         }
-        let same = by(Some("t"), "t", r#"{"t":1795255200}"#);
-        assert_eq!(same, Ok((INSTANT, Some("1795255200".to_owned()), 1)));
-        let none = by(Some("t"), "a.b", r#"{"t":1795255200,"a":"text","ab":"x"}"#);
-        assert_eq!(none, Ok((INSTANT, None, 1)));
-        assert_eq!(by(Some("t"), "a.b", r#"{"t":1795255200,"a":true}"#), Ok((INSTANT, None, 1)));
+        let same = by(Some("t"), "t", r#"{"t":1}"#);
+        assert_eq!(same, Ok((1_000_000, Some("1".to_owned()), 1)));
+        let none = by(Some("t"), "a.b", r#"{"t":1,"a":"text","ab":"x"}"#);
+        assert_eq!(none, Ok((1_000_000, None, 1)));
+        assert_eq!(by(Some("t"), "a.b", r#"{"t":1,"a":true}"#), Ok((1_000_000, None, 1)));
     }
 
     #[test]
     fn known_times_need_no_flag() {
+        let instant = 1_795_255_200_000_000;
         for member in [
             r#""ts":1795255200.0"#,
             r#""@timestamp":"2026-11-21T10:00:00Z""#,
@@ -292,7 +290,7 @@ mod tests {
             r#""time_local":"21/Nov/2026:10:00:00 +0000","msec":"1795255200.000","time_iso8601":"2026-11-21T10:00:00Z""#,
             r#""time":1795255200,"ts":1"#,
         ] {
-            assert_eq!(read(&format!("{{{member}}}")).map(|(time, ..)| time), Ok(INSTANT), "{member}");
+            assert_eq!(read(&format!("{{{member}}}")).map(|(time, ..)| time), Ok(instant), "{member}");
         }
         let differ = read(r#"{"ts":1795255200,"@timestamp":"2026-11-21T10:00:09Z"}"#).unwrap_err();
         assert_eq!(differ, "the time may be `ts` or `@timestamp`, which differ: choose by --time");
@@ -314,22 +312,22 @@ mod tests {
             "",
             "[]",
             "{",
-            r#"{"time":1795255200,"key":"a"} x"#,
+            r#"{"time":1,"key":"a"} x"#,
             r#"{"key":"a"}"#,
             r#"{"time":-1,"key":"a"}"#,
             r#"{"time":"noon","key":"a"}"#,
-            r#"{"time":1795255200,"key":{"a":1}}"#,
-            r#"{"time":1795255200,"key":true}"#,
-            r#"{"time":1795255200,"key":"a","cost":1.5}"#,
-            r#"{"time":1795255200,"key":"a","cost":"1.5"}"#,
-            r#"{"time":1795255200,"key":"a","cost":"many"}"#,
-            r#"{"time":1795255200,"key":"a","cost":-1}"#,
-            "{\"time\":1795255200,\"key\":\"\u{1}\"}",
+            r#"{"time":1,"key":{"a":1}}"#,
+            r#"{"time":1,"key":true}"#,
+            r#"{"time":1,"key":"a","cost":1.5}"#,
+            r#"{"time":1,"key":"a","cost":"1.5"}"#,
+            r#"{"time":1,"key":"a","cost":"many"}"#,
+            r#"{"time":1,"key":"a","cost":-1}"#,
+            "{\"time\":1,\"key\":\"\u{1}\"}",
         ];
         for line in wrong {
             assert!(read(line).is_err(), "{line}");
         }
         let mut members = Members::new(None, "key".into(), Cost::Always(1));
-        assert!(members.read(b"{\"time\":1795255200,\"key\":\"\xff\"}", &Filters::default()).is_err());
+        assert!(members.read(b"{\"time\":1,\"key\":\"\xff\"}", &Filters::default()).is_err());
     }
 }
