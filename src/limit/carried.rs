@@ -4,8 +4,8 @@
 //! debt counts fractions of its writer's rate. So a reader with another rate converts it. It never
 //! writes the result, except with a charge or a refund.
 //!
-//! A debt belongs to the quota of its rate. The remaining quotas get the remaining debts, in the
-//! order of their rates, the fastest first.
+//! A debt belongs to the quota of its rate. The quotas that owe nothing get the remaining debts, in
+//! the order of their rates, the fastest first. A debt that its writer's rate has repaid is none.
 //!
 //! A conversion rounds up, by at most 1/128 unit and one fraction. It credits the time since the
 //! last charge at the reader's rate. Once the writer's rate has repaid the debt, it counts no more,
@@ -31,7 +31,6 @@ impl TokenBucket {
         let mark = self.ledger.as_ref().map_or(0, |ledger| ledger.mark);
         let debt = converted(self.debt, writer, terms);
         let (at, debt) = match debt <= MAX_DEBT {
-            _ if until <= now => (0, 0),
             true => (self.at, debt),
             // The reader cannot express it, so its rate credits none of it.
             false => (until, MAX_DEBT),

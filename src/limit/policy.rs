@@ -11,7 +11,7 @@ use super::key::{KeyType, NotAnAddress};
 use super::lease::Lease;
 use super::lists::{Found, List, Lists};
 use super::notify::Notify;
-use super::quota::Quota;
+use super::quota::{Quota, Rule};
 use super::ticks::Ticks;
 use super::time::Micros;
 
@@ -23,6 +23,20 @@ named! {
         TokenBucket = "token-bucket",
         SlidingLog = "sliding-log",
         SlidingCounter = "sliding-counter",
+    }
+}
+
+impl Algorithm {
+    /// The algorithm of a quota.
+    #[must_use]
+    pub fn of(quota: &Quota) -> Self {
+        match quota.rule {
+            Rule::SlidingWindow => Self::SlidingWindow,
+            Rule::FixedWindow(_) => Self::FixedWindow,
+            Rule::TokenBucket(_) => Self::TokenBucket,
+            Rule::SlidingLog(_) => Self::SlidingLog,
+            Rule::SlidingCounter(_) => Self::SlidingCounter,
+        }
     }
 }
 

@@ -141,8 +141,9 @@ impl HoldModel {
     pub fn settle(&mut self, limits: &Limits, now: Micros, id: usize, cost: Option<u64>) -> Ended {
         self.pass(limits, now);
         let Some(place) = self.holds.iter().position(|hold| hold.id == id) else { return Ended::Unknown };
-        let Held { cost: charge, released, settled, .. } = &self.holds[place];
-        let (charge, released) = (*charge, *released);
+        let Held { cost: charge, released, settled, end, .. } = &self.holds[place];
+        // An expiry has given the charge back, or a reset has forgotten it.
+        let (charge, released) = (*charge, *released || *end == Some(End::Reset));
         if let Some((then, settlement)) = settled {
             let is_same = cost.is_none_or(|cost| cost == *then);
             let replayed = Settlement { replayed: true, ..*settlement };
@@ -150,7 +151,7 @@ impl HoldModel {
         }
         let wanted = cost.unwrap_or(charge);
         let (kept, drained) = if released { (0, wanted) } else { (wanted.min(charge), wanted.saturating_sub(charge)) };
-        let mut refunded = 0;
+        let mut refunded = if limits.quotas.is_empty() && !released { charge.saturating_sub(kept) } else { 0 };
         for own in self.charges.iter_mut().filter(|own| own.id == id && kept < charge && !released) {
             for quota in (0..limits.quotas.len()).filter(|quota| Self::counts(limits, *quota, own.at, now)) {
                 refunded = refunded.max(own.units[quota] - kept);

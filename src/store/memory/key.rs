@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::counter::{Counter, Held, carry_over};
+use super::counter::{Counter, Held, Kind, carry_over};
 use super::ids::{OpenSale, Record, Records, SharedQuotas};
 use crate::limit::decision::{Ruling, Verdict, decide, look};
 use crate::limit::drain::{Over, drain};
 use crate::limit::hold::Renewal;
 use crate::limit::key::Fingerprint;
 use crate::limit::lease::{self, Sold, SoldEnd};
-use crate::limit::line::{self, Line};
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::receipt::{LeaseReceipt, Receipt};
@@ -51,7 +50,12 @@ mod holds;
 
 mod reading;
 
+mod undo;
+
+mod waiting;
+
 use holds::Holds;
+use waiting::Placed;
 
 type States = SmallVec<[State; 3]>;
 
@@ -87,18 +91,22 @@ impl KeyState {
             (Work::Sell(sale), Some(id)) => self.sell(policy, id, sale, now),
             (Work::Return(lease), _) => {
                 let is_late = now >= lease.until || self.is_forgotten(lease.made);
-                self.give_back(policy, now, (!is_late).then_some(&lease.charge))
+                let given = if is_late { 0 } else { self.take_back(policy, now, &lease.charge) };
+                self.refunded(policy, now, given)
             }
             (Work::GiveBack(receipt), _) => {
-                let receipt = (!self.is_forgotten(receipt.at)).then_some(receipt);
-                self.give_back(policy, now, receipt)
+                let given = if self.is_forgotten(receipt.at) { 0 } else { self.take_back(policy, now, receipt) };
+                self.refunded(policy, now, given)
             }
             (Work::RefundOnce(_), id) => {
-                let receipt = id.and_then(|id| self.receipt(policy, id.print, now));
-                self.give_back(policy, now, receipt.as_ref())
+                let given = id.map_or(0, |id| self.refund_charge(policy, id.print, now));
+                self.refunded(policy, now, given)
             }
             (Work::Undo(_), id) => self.undo(policy, id, now),
-            (Work::Refund(cost), _) => self.amended(policy, now, |states| refunds::refund(policy, states, now, *cost)),
+            (Work::Refund(cost), _) => {
+                let given = self.amended(policy, now, |states| refunds::refund(policy, states, now, *cost));
+                self.refunded(policy, now, given)
+            }
             (Work::Reset, _) => self.reset(policy, now),
             (Work::Settle { cost, .. }, id) => self.settle_sale(policy, id, *cost, now),
             (Work::Sell(_), None) => Done::Sold(self.look(policy, 0, now), None),
@@ -174,7 +182,7 @@ impl KeyState {
             return replayed;
         }
         let (taken, receipt) = self.charge(policy, now, (cost, over), metas, 0);
-        self.recorded(policy, id, taken, receipt)
+        self.recorded(policy, id, Placed { taken, receipt, before: None })
     }
 
     /// A check that waits. Only token buckets have a line, and they store no metas.
@@ -184,10 +192,10 @@ impl KeyState {
         if let Some((replayed, id)) = known {
             return self.told_to_start(replayed, id.print, now);
         }
-        let (taken, receipt) = self.place(policy, now, (cost, line), id.is_some());
+        let placed = self.place(policy, now, (cost, line), id.map(|id| id.print));
         match id {
-            Some(id) => self.recorded(policy, id, taken, receipt),
-            None => Done::Taken(taken),
+            Some(id) => self.recorded(policy, id, placed),
+            None => Done::Taken(placed.taken),
         }
     }
 
@@ -197,23 +205,6 @@ impl KeyState {
             charged.verdict.start_after = record.start_after(now);
         }
         replayed
-    }
-
-    /// Charges a cost at the first instant at which it fits.
-    fn place(
-        &mut self,
-        policy: &Policy,
-        now: Micros,
-        (cost, line): (u64, Line),
-        has_id: bool,
-    ) -> (Taken, Option<Receipt>) {
-        let mut receipt = None;
-        let taken = self.with(policy, now, |states| {
-            let (ruling, made) = line::wait(policy, states, now, cost, line, has_id);
-            receipt = made;
-            ruling
-        });
-        (taken, receipt)
     }
 
     /// The decision on an earlier check with the id, if it charged.
@@ -227,11 +218,12 @@ impl KeyState {
     }
 
     /// Records a charge under its id. A denial leaves no record.
-    fn recorded(&mut self, policy: &Arc<Policy>, id: Id<'_>, taken: Taken, receipt: Option<Receipt>) -> Done {
+    fn recorded(&mut self, policy: &Arc<Policy>, id: Id<'_>, charged: Placed) -> Done {
+        let Placed { taken, receipt, before } = charged;
         let (Some(receipt), Some(verdict)) = (receipt, taken.ruling.verdicts.first()) else {
             return Done::Taken(taken);
         };
-        let record = Record::new(verdict, &receipt, id.quotas.of(&policy.quotas), id.life, None);
+        let record = Record::new(verdict, &receipt, id.quotas.of(&policy.quotas), id.life, None).of_place(before);
         let verdict = Verdict { start_after: verdict.start_after, ..record.verdict() };
         self.notes.get_or_insert_default().records.insert(id.print, record);
         Done::Charged(Box::new(Charged { policy: policy.clone(), verdict, replayed: false, refunded: false }))
@@ -253,34 +245,6 @@ impl KeyState {
             ruling
         });
         (taken, receipt)
-    }
-
-    /// As [`KeyState::receipt_of`], unless a reset has taken the charge back.
-    fn receipt(&mut self, policy: &Policy, id: Fingerprint, now: Micros) -> Option<Receipt> {
-        self.receipt_of(policy, id, now).filter(|receipt| !self.is_forgotten(receipt.at))
-    }
-
-    /// The receipt of an id's charge for the present quotas, unless it was refunded. Marks it as
-    /// refunded.
-    fn receipt_of(&mut self, policy: &Policy, id: Fingerprint, now: Micros) -> Option<Receipt> {
-        let record = self.notes.as_mut()?.records.get_mut(id)?;
-        if !record.is_alive(now) || std::mem::replace(&mut record.refunded, true) {
-            return None;
-        }
-        Some(receipt_for(record, policy))
-    }
-
-    /// Takes back the charge of an id, and forgets its record with its hold. A later change of the
-    /// record keeps it.
-    fn undo(&mut self, policy: &Policy, id: Option<Id<'_>>, now: Micros) -> Done {
-        let is_changed = |record: &Record| record.refunded || record.kept().is_some_and(|kept| kept.end.is_some());
-        let unchanged = id.filter(|id| self.record(id.print).is_some_and(|record| !is_changed(record)));
-        let receipt = unchanged.and_then(|id| self.receipt(policy, id.print, now));
-        if let (Some(id), Some(notes)) = (unchanged, &mut self.notes) {
-            let record = notes.records.remove(id.print);
-            record.as_ref().and_then(Record::kept).into_iter().for_each(|kept| notes.holds.forget(kept));
-        }
-        self.give_back(policy, now, receipt.as_ref())
     }
 
     fn lease(&mut self, policy: &Policy, costs: &[u64], metas: &[Meta], now: Micros, hold: Micros) -> Done {
@@ -320,7 +284,7 @@ impl KeyState {
     }
 
     /// Ends the lease of a caller, and returns the units that it has not spent.
-    fn settle_sale(&mut self, policy: &Policy, id: Option<Id<'_>>, spent: Option<u64>, now: Micros) -> Done {
+    fn settle_sale(&mut self, policy: &Arc<Policy>, id: Option<Id<'_>>, spent: Option<u64>, now: Micros) -> Done {
         let known = id.and_then(|id| Some((id.print, self.record(id.print)?)));
         let known = known.filter(|(_, record)| record.is_alive(now));
         let Some((print, record, sale)) = known.and_then(|(print, record)| Some((print, record, record.sale()?)))
@@ -340,43 +304,55 @@ impl KeyState {
             }
         };
         let is_forgotten = rest == 0 || self.is_forgotten(sale.made);
-        let receipt = (!is_forgotten).then(|| Receipt { cost: rest, ..receipt_for(record, policy) });
-        let mut given = 0;
-        let taken = self.with(policy, now, |states| {
-            given = receipt.map_or(0, |receipt| refunds::give_back(policy, states, now, &receipt));
-            decide(policy, states, now, &[0])
-        });
+        let owed = (!is_forgotten).then(|| charge_of(record, policy, (rest, 0))).flatten();
+        let given = owed.map_or(0, |(charged, receipt)| self.take_back(&charged, now, &receipt));
         if let SoldEnd::Settled { spent, returned, replayed: false } = &mut end {
             *returned = given;
             let record = self.notes.as_mut().and_then(|notes| notes.records.get_mut(print));
             record.into_iter().for_each(|record| record.end_sale(*spent, given));
         }
-        Done::Returned(Taken { tentative: false, ..taken }, end)
+        Done::Returned(self.state_now(policy, now), end)
     }
 
-    fn give_back(&mut self, policy: &Policy, now: Micros, receipt: Option<&Receipt>) -> Done {
-        let given = |states: &mut States| receipt.map_or(0, |receipt| refunds::give_back(policy, states, now, receipt));
-        self.amended(policy, now, given)
-    }
-
+    /// Drops all counts that the policy's algorithm has for the key, whatever quotas made them.
     fn reset(&mut self, policy: &Policy, now: Micros) -> Done {
-        let own: SmallVec<[Counter; 3]> = policy.quotas.iter().map(Counter::of).collect();
-        self.held.retain(|held| !own.iter().any(|own| own.is_reset_with(held.counter)));
+        let own = Kind::of(policy);
+        self.held.retain(|held| held.counter.kind() != own);
         self.notes.get_or_insert_default().reset = Some((now, now + longest_life(policy)));
-        self.amended(policy, now, |_| 0)
+        self.refunded(policy, now, 0)
     }
 
     fn is_forgotten(&self, at: Micros) -> bool {
         self.notes.as_ref().and_then(|notes| notes.reset).is_some_and(|(reset, _)| at <= reset)
     }
 
-    fn amended(&mut self, policy: &Policy, now: Micros, amend: impl FnOnce(&mut States) -> u64) -> Done {
+    /// Takes back the part of a charge of the policy's quotas that still counts. Returns units.
+    fn take_back(&mut self, charged: &Policy, now: Micros, receipt: &Receipt) -> u64 {
+        match charged.quotas.is_empty() {
+            // Only places were charged.
+            true => receipt.cost,
+            false => self.amended(charged, now, |states| refunds::give_back(charged, states, now, receipt)),
+        }
+    }
+
+    /// Changes the states of the policy's quotas. Returns the units that `amend` tells.
+    fn amended(&mut self, policy: &Policy, now: Micros, amend: impl FnOnce(&mut States) -> u64) -> u64 {
         let mut given = 0;
-        let taken = self.with(policy, now, |states| {
+        self.with(policy, now, |states| {
             given = amend(states);
-            decide(policy, states, now, &[0])
+            decide(policy, states, now, &[])
         });
-        Done::Refunded(Taken { tentative: false, ..taken }, given)
+        given
+    }
+
+    fn refunded(&mut self, policy: &Policy, now: Micros, given: u64) -> Done {
+        Done::Refunded(self.state_now(policy, now), given)
+    }
+
+    /// The verdict on cost 0, which the pre-filter learns nothing from.
+    fn state_now(&mut self, policy: &Policy, now: Micros) -> Taken {
+        let taken = self.with(policy, now, |states| decide(policy, states, now, &[0]));
+        Taken { tentative: false, ..taken }
     }
 
     /// Lends out the states of the policy's quotas, each found by the properties that identify its
@@ -389,13 +365,12 @@ impl KeyState {
         let quotas = &policy.quotas;
         let mut missing = 0u8;
         let found_or_new = |(place, quota): (usize, &Quota)| {
-            self.remove(quota).unwrap_or_else(|| {
-                missing |= 1 << place;
-                State::new(quota)
-            })
+            let found = self.remove(quota);
+            missing |= u8::from(found.as_ref().is_none_or(|held| !held.owes(now))) << place;
+            found.map_or_else(|| State::new(quota), |held| held.state)
         };
         let mut states: States = quotas.iter().enumerate().map(found_or_new).collect();
-        let lent = carry_over(&self.held, quotas, missing);
+        let lent = carry_over(&self.held, quotas, missing, now);
         lent.iter()
             .for_each(|(quota, held)| states[*quota] = self.held[*held].carried(&quotas[*quota], now));
         let tentative = is_tentative(policy, &states, now);
@@ -410,7 +385,7 @@ impl KeyState {
     /// The same for quotas that share one state.
     fn with_one(&mut self, policy: &Policy, now: Micros, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
         let quotas = &policy.quotas;
-        let state = self.remove(&quotas[0]).unwrap_or_else(|| State::new(&quotas[0]));
+        let state = self.remove(&quotas[0]).map_or_else(|| State::new(&quotas[0]), |held| held.state);
         let mut states: States = smallvec![state; quotas.len()];
         let tentative = is_tentative(policy, &states, now);
         let ruling = rule(&mut states);
@@ -428,18 +403,30 @@ impl KeyState {
         self.held.insert_many(0, own);
     }
 
-    fn remove(&mut self, quota: &Quota) -> Option<State> {
+    fn remove(&mut self, quota: &Quota) -> Option<Held> {
         let counter = Counter::of(quota);
         let at = self.held.iter().position(|held| held.counter == counter);
-        at.map(|at| self.held.remove(at).state)
+        at.map(|at| self.held.remove(at))
     }
 }
 
-/// The receipt of a recorded charge for the present quotas.
-fn receipt_for(record: &Record, policy: &Policy) -> Receipt {
+/// The policy with the quotas that a record charged, and the receipt for `cost` units of that charge.
+/// Further units, `kept`, stay. Counts of another algorithm began anew, and are none of the record's.
+fn charge_of(record: &Record, present: &Arc<Policy>, (cost, kept): (u64, u64)) -> Option<(Arc<Policy>, Receipt)> {
+    let receipt = Receipt { cost, kept, ..record.receipt() };
     let charged = &record.charged;
-    let place = |quota: &Quota| charged.iter().position(|charged| Counter::of(charged) == Counter::of(quota));
-    record.receipt(&policy.quotas, place)
+    if present.quotas == **charged {
+        return Some((present.clone(), receipt));
+    }
+    let longest =
+        |quotas: &[Quota]| quotas.first().and_then(Quota::ticks).map(|ticks| (ticks.length(), ticks.longest()));
+    let policy = match (longest(charged), longest(&present.quotas)) {
+        // Ticks count in the longest window.
+        (Some((length, longest)), Some(own)) if (own.0, own.1 >= longest) == (length, true) => present.clone(),
+        (Some((length, _)), Some((own, _))) if own != length => return None,
+        _ => Arc::new(Policy { quotas: charged.to_vec(), ..Policy::clone(present) }),
+    };
+    charged.iter().all(|quota| Algorithm::of(quota) == present.algorithm).then_some((policy, receipt))
 }
 
 /// Records the metas of charges in the log that stores them.

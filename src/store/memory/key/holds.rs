@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Counter, Id, KeyState};
+use super::waiting::Placed;
+use super::{Id, KeyState};
 use crate::limit::decision::Verdict;
 use crate::limit::drain::Over;
 use crate::limit::hold::{End, Hold, HoldState, LISTED, OnExpiry, Places, Renewal, SWEPT, Settlement};
 use crate::limit::key::Fingerprint;
 use crate::limit::line;
 use crate::limit::policy::Policy;
-use crate::limit::quota::Quota;
-use crate::limit::receipt::Receipt;
 use crate::limit::time::Micros;
 use crate::store::memory::ids::{Kept, Record, RecordedEnd};
 use crate::store::work::{Charged, Done, OpenHold, Waiting, Work};
@@ -75,12 +74,6 @@ fn after(at: Micros) -> Place {
     (at + 1, Arc::default())
 }
 
-/// Whether the counters of a charge are those of these quotas.
-fn are_counted(charged: &[Quota], quotas: &[Quota]) -> bool {
-    let is_counted = |charged: &Quota| quotas.iter().any(|quota| Counter::of(quota) == Counter::of(charged));
-    charged.len() == quotas.len() && charged.iter().all(is_counted)
-}
-
 /// One operation under a policy with holds.
 struct Step<'a> {
     policy: &'a Arc<Policy>,
@@ -128,7 +121,7 @@ impl KeyState {
         let freed = matches!(work, Work::Settle { .. } | Work::RefundOnce(_)) && own.is_some_and(is_open);
         let wait = self.wait_for_place(&step);
         let before = self.holds().map_or(0, Holds::open);
-        let (mut expired, waiting) = self.sweep_expired(&step, work, own);
+        let mut expired = self.sweep_expired(&step, work, own);
         let needs_place = matches!(work, Work::Look(_) | Work::Wait(_) | Work::Once { over: Over::Deny, .. });
         let done = match (work, id) {
             (Work::Settle { cost, .. }, _) => self.settle(&step, own, *cost),
@@ -142,15 +135,15 @@ impl KeyState {
             }
             (Work::Once { cost, .. }, Some(_)) if needs_place && wait > 0 => Done::Taken(self.look(policy, *cost, now)),
             (Work::Once { id: name, cost, over: Over::Deny }, Some(id)) => {
-                let charged = self.charge(policy, now, (*cost, Over::Deny), metas, 0);
-                self.open(&step, (id, &name.name), charged, metas)
+                let (taken, receipt) = self.charge(policy, now, (*cost, Over::Deny), metas, 0);
+                self.open(&step, (id, &name.name), Placed { taken, receipt, before: None }, metas)
             }
             (Work::Wait(waiting), _) if wait > 0 && waiting.cost > 0 => {
                 let Waiting { cost, line, .. } = **waiting;
                 Done::Taken(self.with(policy, now, |states| line::deny(policy, states, now, cost, line)))
             }
             (Work::Wait(waiting), Some(id)) => {
-                let charged = self.place(policy, now, (waiting.cost, waiting.line), true);
+                let charged = self.place(policy, now, (waiting.cost, waiting.line), Some(id.print));
                 let name = waiting.id.as_ref().map_or_else(Default::default, |id| id.name.clone());
                 self.open(&step, (id, &name), charged, metas)
             }
@@ -160,7 +153,7 @@ impl KeyState {
             expired = before;
             self.notes.iter_mut().for_each(|notes| notes.holds.clear());
         }
-        let is_unswept = step.releases() && self.holds().is_some_and(|holds| holds.expired(at).nth(waiting).is_some());
+        let is_unswept = step.releases() && self.holds().is_some_and(|holds| holds.expired > 0);
         let places = self.places(&step, id.map(|id| id.print), wait);
         let places = Places { is_unswept, expired: expired as u64, freed, ..places };
         with_places(done, places, needs_place)
@@ -206,7 +199,7 @@ impl KeyState {
     /// The state of an id's hold, and whether its charge was given back at its expiry or will be.
     fn state_of(&self, step: &Step<'_>, id: Fingerprint) -> Option<(HoldState, bool)> {
         let record = self.record(id).filter(|record| record.is_alive(step.now))?;
-        let Kept { expires, name, end, .. } = record.kept()?;
+        let Kept { expires, name, end, releases, .. } = record.kept()?;
         Some(match end {
             Some(RecordedEnd::Settled(_)) => (HoldState::Ended(End::Settled), false),
             Some(RecordedEnd::Released) => (HoldState::Ended(End::Expired), true),
@@ -217,7 +210,7 @@ impl KeyState {
                 match *expires > step.at {
                     true if has_place => (HoldState::Open(expires - step.at), false),
                     false if has_place || !self.is_forgotten(record.at()) => {
-                        (HoldState::Ended(End::Expired), step.releases())
+                        (HoldState::Ended(End::Expired), *releases)
                     }
                     _ => (HoldState::Ended(End::Reset), false),
                 }
@@ -225,46 +218,41 @@ impl KeyState {
         })
     }
 
-    /// Removes some expired holds, and gives their charges back if the policy releases them. Also
-    /// gives back the one that is settled. Returns how many it removed, and how many wait for a call
-    /// that has their counters: a check may name a plan with other windows.
-    fn sweep_expired(&mut self, step: &Step<'_>, work: &Work, own: Option<Fingerprint>) -> (usize, usize) {
+    /// Removes some expired holds. Gives their charges back if the policy released them when they were
+    /// opened, also that of the hold that is settled. Returns how many it removed.
+    fn sweep_expired(&mut self, step: &Step<'_>, work: &Work, own: Option<Fingerprint>) -> usize {
         let settles = matches!(work, Work::Settle { .. } | Work::RefundOnce(_));
-        let is_released = |own: &Fingerprint| self.state_of(step, *own) == Some((HoldState::Ended(End::Expired), true));
-        let released = own.filter(|own| settles && is_released(own));
-        let gives_back = step.releases() && *work != Work::Reset;
         let undone = own.filter(|_| matches!(work, Work::Undo(_)));
-        let Some(notes) = &mut self.notes else { return (0, 0) };
-        let mut expired: Vec<_> =
+        let Some(notes) = &mut self.notes else { return 0 };
+        let expired: Vec<_> =
             notes.holds.expired(step.at).take(SWEPT).map(|(place, id)| (place.clone(), *id)).collect();
-        let found = expired.len();
-        if gives_back && found < SWEPT {
-            let is_counted = |id: &Fingerprint| {
-                let record = notes.records.get(*id).filter(|record| record.is_alive(step.now));
-                record.is_none_or(|record| are_counted(&record.charged, &step.policy.quotas))
-            };
-            expired.retain(|(_, id)| Some(*id) == undone || is_counted(id));
-        }
-        let waiting = found - expired.len();
         expired.iter().for_each(|(place, _)| notes.holds.remove(place));
-        if !gives_back {
-            return (expired.len(), waiting);
+        if *work == Work::Reset {
+            // It drops the counts.
+            return expired.len();
         }
         let mut due: Vec<Fingerprint> = expired.iter().map(|(_, id)| *id).collect();
-        due.extend(released.filter(|own| !due.contains(own)));
+        due.extend(own.filter(|own| settles && !due.contains(own)));
         for id in due.into_iter().rev().filter(|id| Some(*id) != undone) {
-            let record = self.record(id).filter(|record| record.is_alive(step.now));
-            if record.and_then(Record::kept).is_some_and(|kept| kept.end.is_none()) {
-                let receipt = self.receipt_of(step.policy, id, step.now);
-                self.give_back(step.policy, step.now, receipt.as_ref());
+            // The place is gone already, so its absence is no reset.
+            let is_expired = expired.iter().any(|(_, expired)| *expired == id)
+                || self.state_of(step, id) == Some((HoldState::Ended(End::Expired), true));
+            let record = self.record(id).filter(|record| is_expired && record.is_alive(step.now));
+            let due = record.filter(|record| record.kept().is_some_and(|kept| kept.releases && kept.end.is_none()));
+            if let Some(cost) = due.map(Record::cost) {
+                self.take_back_charge(step.policy, id, (cost, 0), step.now);
                 self.end(id, RecordedEnd::Released);
+                self.notes
+                    .iter_mut()
+                    .filter_map(|notes| notes.records.get_mut(id))
+                    .for_each(|record| record.refunded = true);
             }
         }
-        (expired.len(), waiting)
+        expired.len()
     }
 
     /// Notes the end of a hold, and frees its place.
-    fn end(&mut self, id: Fingerprint, end: RecordedEnd) {
+    pub(super) fn end(&mut self, id: Fingerprint, end: RecordedEnd) {
         let Some(notes) = &mut self.notes else { return };
         let Some(kept) = notes.records.get_mut(id).and_then(Record::kept_mut) else { return };
         kept.end = Some(end);
@@ -289,21 +277,18 @@ impl KeyState {
     }
 
     /// Opens a hold for a check that was charged. Its time to live counts from its start.
-    fn open(
-        &mut self,
-        step: &Step<'_>,
-        (id, name): (Id<'_>, &Arc<str>),
-        (taken, receipt): (Taken, Option<Receipt>),
-        metas: &[Meta],
-    ) -> Done {
+    fn open(&mut self, step: &Step<'_>, (id, name): (Id<'_>, &Arc<str>), charged: Placed, metas: &[Meta]) -> Done {
         let Step { policy, hold, now, at } = *step;
+        let Placed { taken, receipt, before } = charged;
         let (Some(receipt), Some(verdict)) = (receipt, taken.ruling.verdicts.first()) else {
             return Done::Taken(taken);
         };
         let (life, meta) = (verdict.start_after + hold.ttl, metas.first().cloned().flatten());
         let (expires, until) = (at + life, now + life + id.life);
-        let kept = Kept { name: name.clone(), meta, expires, end: None, life: id.life, until };
-        let record = Record::new(verdict, &receipt, id.quotas.of(&policy.quotas), id.life, Some(kept));
+        let releases = hold.on_expiry == OnExpiry::Release;
+        let kept = Kept { name: name.clone(), meta, expires, releases, end: None, life: id.life, until };
+        let quotas = id.quotas.of(&policy.quotas);
+        let record = Record::new(verdict, &receipt, quotas, id.life, Some(kept)).of_place(before);
         let verdict = Verdict { start_after: verdict.start_after, ..record.verdict() };
         let notes = self.notes.get_or_insert_default();
         notes.records.insert(id.print, record);
@@ -350,25 +335,20 @@ impl KeyState {
         let Step { policy, now, .. } = *step;
         let found = own.and_then(|own| Some((own, self.record(own).filter(|record| record.kept().is_some())?)));
         let Some((own, record)) = found else { return Done::Settled(self.look(policy, 0, now), None) };
-        let (charge, is_forgotten) = (record.cost(), self.is_forgotten(record.at()));
+        let charge = record.cost();
         let wanted = cost.unwrap_or(charge);
-        let (mut settlement, drained) = match record.kept().and_then(|kept| kept.end) {
+        let is_reset = matches!(self.state_of(step, own), Some((HoldState::Ended(End::Reset), _)));
+        let (charged, drained) = match record.kept().and_then(|kept| kept.end) {
             Some(RecordedEnd::Settled(made)) => {
                 let replayed = Settlement { replayed: true, ..made };
                 return Done::Settled(self.look(policy, 0, now), Some(replayed));
             }
-            Some(RecordedEnd::Released) => (Settlement { charged: 0, refunded: 0, owed: 0, replayed: false }, wanted),
-            None => {
-                let charged = wanted.min(charge);
-                (Settlement { charged, refunded: 0, owed: 0, replayed: false }, wanted.saturating_sub(charge))
-            }
+            // The charge is given back or forgotten already.
+            Some(RecordedEnd::Released) => (0, wanted),
+            None if is_reset => (0, wanted),
+            None => (wanted.min(charge), wanted.saturating_sub(charge)),
         };
-        let rest = charge.saturating_sub(wanted);
-        let part = (drained == 0 && rest > 0 && !is_forgotten && !record.refunded).then(|| {
-            let charged = &record.charged;
-            let place = |quota: &Quota| charged.iter().position(|charged| Counter::of(charged) == Counter::of(quota));
-            Receipt { cost: rest, kept: wanted, ..record.receipt(&policy.quotas, place) }
-        });
+        let mut settlement = Settlement { charged, refunded: 0, owed: 0, replayed: false };
         let taken = if drained > 0 {
             let taken = self.drain(policy, drained, &[], now);
             let most = taken.ruling.verdicts.first().map_or(0, |verdict| verdict.charged());
@@ -376,13 +356,17 @@ impl KeyState {
             settlement.owed = drained - most;
             taken
         } else {
-            match self.give_back(policy, now, part.as_ref()) {
-                Done::Refunded(taken, given) => {
-                    settlement.refunded = given;
-                    taken
-                }
-                done => return done,
+            let is_whole = wanted == 0;
+            let record = self.notes.as_mut().and_then(|notes| notes.records.get_mut(own));
+            let is_over = record.is_none_or(|record| {
+                let is_over = record.refunded;
+                record.refunded |= is_whole;
+                is_over
+            });
+            if !is_over && !is_reset && wanted < charge {
+                settlement.refunded = self.take_back_charge(policy, own, (charge - wanted, wanted), now);
             }
+            self.state_now(policy, now)
         };
         self.end(own, RecordedEnd::Settled(settlement));
         if let Some(record) = self.notes.as_mut().and_then(|notes| notes.records.get_mut(own)) {

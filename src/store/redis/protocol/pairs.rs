@@ -30,7 +30,7 @@ pub fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<SmallVe
         None => State::new(quota),
     };
     let mut states: SmallVec<[State; 3]> = policy.quotas.iter().zip(&places).map(state).collect();
-    if policy.algorithm == Algorithm::TokenBucket && !pairs.is_empty() && places.contains(&None) {
+    if policy.algorithm == Algorithm::TokenBucket && !pairs.is_empty() {
         carry_over(policy, time, &pairs, &places, &mut states);
     }
     Some(states)
@@ -51,8 +51,10 @@ fn own_places(policy: &Policy, pairs: &[Pair<'_>]) -> Own {
 
 /// Converts debts of other rates, as `bucket_carry.lua` does.
 fn carry_over(policy: &Policy, time: Micros, pairs: &[Pair<'_>], own: &Own, states: &mut [State]) {
-    let quotas = policy.quotas.iter().enumerate().filter(|(quota, _)| own[*quota].is_none());
-    let left_over = pairs.iter().enumerate().filter(|(place, pair)| !own.contains(&Some(*place)) && pair.kind[1] > 0);
+    let owes = |pair: &Pair<'_>| pair.kind[1] > 0 && pair.bucket().expires_at(pair.terms()) > time;
+    let is_free = |own: Option<usize>| own.is_none_or(|place| !owes(&pairs[place]));
+    let quotas = policy.quotas.iter().enumerate().filter(|(quota, _)| is_free(own[*quota]));
+    let left_over = pairs.iter().enumerate().filter(|(place, pair)| !own.contains(&Some(*place)) && owes(pair));
     let found = matched(
         quotas.map(|(place, quota)| (place, Terms::of_quota(quota))).collect(),
         left_over.map(|(place, pair)| (place, pair.terms())).collect(),
@@ -154,8 +156,9 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// The last number is 0. Former versions wrote it, further ones, and a past instant for the line.
+/// The scripts alone read the name of the last place, which follows. Former versions wrote a past
+/// instant for the line.
 fn ledger(numbers: &[u64]) -> Option<Ledger> {
     let [mark, born, last, line, refunded, cleared, ..] = *numbers else { return None };
-    Some(Ledger { mark, born, last, refunded, cleared, line })
+    Some(Ledger { mark, born, last, refunded, cleared, line, top: None })
 }
