@@ -6,7 +6,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use smallvec::SmallVec;
 
 use crate::limit::bucket::Terms;
-use crate::limit::carried::{Places, matched};
+use crate::limit::carried::carried_over;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Quota, Rule};
 use crate::limit::state::State;
@@ -130,21 +130,45 @@ impl Held {
     }
 }
 
-/// Finds the debts of other rates that carry over to quotas without a debt at `now`. `missing` has a
-/// bit for each of these. Returns the places of both, the last debt first.
-pub(super) fn carry_over(held: &[Held], quotas: &[Quota], missing: u8, now: Micros) -> SmallVec<[(usize, usize); 3]> {
-    if missing == 0 || !held.iter().any(Held::is_bucket) {
+/// The quotas of token buckets that owe nothing: a bit for each of them, and one for those without a
+/// state.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Debtless {
+    pub(super) without_debt: u8,
+    pub(super) without_state: u8,
+}
+
+impl Debtless {
+    /// Notes what the quota at `place` has at `now`.
+    pub(super) fn note(&mut self, place: usize, found: Option<&Held>, now: Micros) {
+        self.without_debt |= u8::from(found.is_none_or(|held| !held.owes(now))) << place;
+        self.without_state |= u8::from(found.is_none()) << place;
+    }
+}
+
+/// Finds the debts of other rates that carry over to these quotas at `now`. Returns the places of
+/// both, the last debt first.
+pub(super) fn carry_over(
+    held: &[Held],
+    quotas: &[Quota],
+    debtless: Debtless,
+    now: Micros,
+) -> SmallVec<[(usize, usize); 3]> {
+    if debtless.without_debt == 0 || !held.iter().any(Held::is_bucket) {
         return SmallVec::new();
     }
+    let has = |bits: u8, place: usize| bits & (1 << place) != 0;
     let without = quotas.iter().enumerate().filter_map(|(place, quota)| match Counter::of(quota) {
-        Counter::Bucket(terms) if missing & (1 << place) != 0 => Some((place, terms)),
+        Counter::Bucket(terms) if has(debtless.without_debt, place) => Some((place, terms)),
         _ => None,
     });
     let debts = held.iter().enumerate().filter_map(|(place, held)| match held.counter {
-        Counter::Bucket(terms) if held.owes(now) => Some((place, terms)),
+        Counter::Bucket(terms) => Some((place, terms)),
         _ => None,
     });
-    let mut found = matched(without.collect::<Places>(), debts.collect());
+    let has_state = |quota| !has(debtless.without_state, quota);
+    let owes = |debt: usize| held[debt].owes(now);
+    let mut found = carried_over(&without.collect(), has_state, debts.collect(), owes);
     found.sort_by_key(|(_, place)| std::cmp::Reverse(*place));
     found
 }

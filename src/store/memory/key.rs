@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::counter::{Counter, Held, Kind, carry_over};
+use super::counter::{Counter, Debtless, Held, Kind, carry_over};
 use super::ids::{OpenSale, Record, Records, SharedQuotas};
 use crate::limit::decision::{Ruling, Verdict, decide, look};
 use crate::limit::drain::{Over, drain};
@@ -363,14 +363,14 @@ impl KeyState {
             return self.with_one(policy, now, rule);
         }
         let quotas = &policy.quotas;
-        let mut missing = 0u8;
+        let mut debtless = Debtless::default();
         let found_or_new = |(place, quota): (usize, &Quota)| {
             let found = self.remove(quota);
-            missing |= u8::from(found.as_ref().is_none_or(|held| !held.owes(now))) << place;
+            debtless.note(place, found.as_ref(), now);
             found.map_or_else(|| State::new(quota), |held| held.state)
         };
         let mut states: States = quotas.iter().enumerate().map(found_or_new).collect();
-        let lent = carry_over(&self.held, quotas, missing, now);
+        let lent = carry_over(&self.held, quotas, debtless, now);
         lent.iter()
             .for_each(|(quota, held)| states[*quota] = self.held[*held].carried(&quotas[*quota], now));
         let tentative = is_tentative(policy, &states, now);

@@ -15,7 +15,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Counter, KeyState, carry_over};
+use super::{Counter, Debtless, KeyState, carry_over};
 use crate::limit::bucket::TokenBucket;
 use crate::limit::key::Fingerprint;
 use crate::limit::line::{self, Line};
@@ -66,15 +66,15 @@ impl KeyState {
 
     /// The states that a charge of these quotas replaces: their own, or debts of other rates.
     fn sources(&self, quotas: &[Quota], now: Micros) -> Before {
-        let (mut rest, mut missing) = (self.held.clone(), 0);
+        let (mut rest, mut debtless) = (self.held.clone(), Debtless::default());
         let own = |(place, quota): (usize, &Quota)| {
             let at = rest.iter().position(|held| held.counter == Counter::of(quota));
             let found = at.map(|at| rest.remove(at));
-            missing |= u8::from(found.as_ref().is_none_or(|held| !held.owes(now))) << place;
+            debtless.note(place, found.as_ref(), now);
             found
         };
         let mut sources: Before = quotas.iter().enumerate().map(own).collect();
-        for (quota, held) in carry_over(&rest, quotas, missing, now) {
+        for (quota, held) in carry_over(&rest, quotas, debtless, now) {
             sources[quota] = Some(rest[held].clone());
         }
         sources

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::reply::EXACT;
 use crate::limit::bucket::{Terms, TokenBucket};
-use crate::limit::carried::matched;
+use crate::limit::carried::carried_over;
 use crate::limit::fixed::FixedWindow;
 use crate::limit::ledger::Ledger;
 use crate::limit::policy::{Algorithm, Policy};
@@ -51,14 +51,12 @@ fn own_places(policy: &Policy, pairs: &[Pair<'_>]) -> Own {
 
 /// Converts debts of other rates, as `bucket_carry.lua` does.
 fn carry_over(policy: &Policy, time: Micros, pairs: &[Pair<'_>], own: &Own, states: &mut [State]) {
-    let owes = |pair: &Pair<'_>| pair.kind[1] > 0 && pair.bucket().expires_at(pair.terms()) > time;
-    let is_free = |own: Option<usize>| own.is_none_or(|place| !owes(&pairs[place]));
-    let quotas = policy.quotas.iter().enumerate().filter(|(quota, _)| is_free(own[*quota]));
-    let left_over = pairs.iter().enumerate().filter(|(place, pair)| !own.contains(&Some(*place)) && owes(pair));
-    let found = matched(
-        quotas.map(|(place, quota)| (place, Terms::of_quota(quota))).collect(),
-        left_over.map(|(place, pair)| (place, pair.terms())).collect(),
-    );
+    let owes = |place: usize| pairs[place].bucket().expires_at(pairs[place].terms()) > time;
+    let is_free = |quota: &usize| own[*quota].is_none_or(|place| !owes(place));
+    let quotas = (0..own.len()).filter(is_free).map(|quota| (quota, Terms::of_quota(&policy.quotas[quota])));
+    let left_over = pairs.iter().enumerate().filter(|(place, pair)| !own.contains(&Some(*place)) && pair.kind[1] > 0);
+    let debts = left_over.map(|(place, pair)| (place, pair.terms()));
+    let found = carried_over(&quotas.collect(), |quota| own[quota].is_some(), debts.collect(), owes);
     for (quota, place) in found {
         let (pair, terms) = (&pairs[place], Terms::of_quota(&policy.quotas[quota]));
         states[quota] = State::TokenBucket(pair.bucket().carried(pair.terms(), terms, time));

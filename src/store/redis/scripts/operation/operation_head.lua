@@ -161,7 +161,8 @@ local is_charge = how == 'charge' or how == 'hold' or how == 'once'
 local reset_key = (how == 'hold' or not is_charge) and table.remove(KEYS)
 local record_key, record, drained, own_hold, place = (how == 'once' or how == 'id') and table.remove(KEYS), nil, nil, nil, nil
 -- The beginning of the names of records, and the id as it follows.
-local prefix, id = string.match(record_key or '', '^({[^}]*}[^:]*:id:)(.*)$')
+local prefix = string.match(KEYS[1], '^{[^}]*}[^:]*:') .. 'id:'
+local id = record_key and string.sub(record_key, #prefix + 1)
 if record_key then
   record, drained, own_hold, place = record_of(record_key)
 end
@@ -182,7 +183,7 @@ local reset_key, record_key = table.remove(KEYS), table.remove(KEYS)
 local record, drained, sale = record_of(record_key)
 -- end sale
 -- The beginning of the names of the policy's keys.
-local base = string.match(record_key or '', '^({[^}]*}[^:]*:)')
+local base = string.match(KEYS[1] or '', '^{[^}]*}[^:]*:')
 
 -- A charge has the time in which it may be undone, us, and what its record has of each quota.
 local over, hold, about = is_charge and argument(), 0, nil
