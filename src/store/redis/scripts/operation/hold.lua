@@ -63,7 +63,6 @@ end
 
 -- The id as in the places, and whether it has one.
 local id = record_key and string.sub(record_key, #prefix + 1)
-base = string.sub(prefix, 1, -4)
 
 -- Whether the expiry of a hold gives its charge back.
 local function releases(kept)
