@@ -347,9 +347,10 @@ impl<'a> Choices<'a> {
     fn undo(&mut self, step: &mut Step) -> Op {
         let timeout = timeout(self.files[step.file].checks(step.by)).cast_signed();
         let after = self.after;
-        let recent = self.ids.iter().rev().filter(|known| {
-            known.over == Over::Deny && !known.waits && (0..timeout).contains(&(after - known.after))
-        });
+        let recent =
+            self.ids.iter().rev().filter(|known| {
+                known.over == Over::Deny && !known.waits && (0..timeout).contains(&(after - known.after))
+            });
         let Some(known) = recent.take(3).last().copied() else { return Op::Look(1) };
         (step.file, step.by) = (known.file, known.by);
         Op::Undo(known.id)
@@ -375,7 +376,11 @@ impl<'a> Choices<'a> {
             match &call.done {
                 Done::Taken(taken) | Done::Reserved(taken, _) | Done::Leased(taken, _) | Done::Sold(taken, _) => {
                     taken.ruling.verdicts.iter().for_each(&mut verdict);
-                    let left = taken.ruling.verdicts.last().and_then(|last| last.quotas.iter().map(|quota| quota.remaining).min());
+                    let left = taken
+                        .ruling
+                        .verdicts
+                        .last()
+                        .and_then(|last| last.quotas.iter().map(|quota| quota.remaining).min());
                     self.left = left.unwrap_or(self.left);
                 }
                 Done::Charged(charged) => verdict(&charged.verdict),
@@ -390,7 +395,9 @@ impl<'a> Choices<'a> {
     fn repeat(&mut self, step: &Step, answered: &Answered) {
         let wait = match (&answered.all, answered.calls.last()) {
             (Some((false, wait)), _) => *wait,
-            (None, Some(call)) if matches!(call.work, Work::Take(_) | Work::Once { .. } | Work::Wait(_) | Work::Look(_)) => {
+            (None, Some(call))
+                if matches!(call.work, Work::Take(_) | Work::Once { .. } | Work::Wait(_) | Work::Look(_)) =>
+            {
                 match &call.done {
                     Done::Taken(taken) if taken.ruling.verdicts.len() == 1 => taken.ruling.verdicts[0].retry_after,
                     _ => Wait::NONE,

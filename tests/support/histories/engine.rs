@@ -95,7 +95,8 @@ impl<S: Runs> Running<'_, S> {
             Op::All { checks, refused } => return Some(self.all(checks, *refused).await),
             Op::Reserve { number, cost } => {
                 let hold = Work::hold(checks.timeout);
-                if let Done::Reserved(_, Some(receipt)) = self.call(&checks, Work::Reserve { cost: *cost, hold }).await {
+                if let Done::Reserved(_, Some(receipt)) = self.call(&checks, Work::Reserve { cost: *cost, hold }).await
+                {
                     receipts.charges.push((*number, Policy::clone(&checks), receipt));
                 }
             }

@@ -32,7 +32,8 @@ impl File {
     /// The policy with its plans and with the limits of an override.
     pub fn new(policy: Policy, plans: Vec<Policy>, over: Policy) -> Self {
         let plans: Vec<Arc<Policy>> = plans.into_iter().map(Arc::new).collect();
-        let named: BTreeMap<Box<str>, _> = PLANS.iter().zip(&plans).map(|(name, plan)| ((*name).into(), plan.clone())).collect();
+        let named: BTreeMap<Box<str>, _> =
+            PLANS.iter().zip(&plans).map(|(name, plan)| ((*name).into(), plan.clone())).collect();
         let mut policy = policy;
         policy.options.plans = (!named.is_empty()).then(|| Arc::new(named));
         Self { policy: Arc::new(policy), plans, over: Arc::new(over) }
@@ -73,8 +74,18 @@ enum Pool {
     Counters(Ticks, Vec<u64>),
 }
 
-const WINDOWS: [Micros; 10] =
-    [100_000, 137_000, 1_000_000, 3_000_000, 10_000_000, 60_000_000, 60_000_000, 3_600_000_000, 18_000_000_000, 86_400_000_000];
+const WINDOWS: [Micros; 10] = [
+    100_000,
+    137_000,
+    1_000_000,
+    3_000_000,
+    10_000_000,
+    60_000_000,
+    60_000_000,
+    3_600_000_000,
+    18_000_000_000,
+    86_400_000_000,
+];
 
 impl Pool {
     fn new(algorithm: Algorithm, dice: &mut Dice, filter: &Filter) -> Self {
@@ -90,7 +101,9 @@ impl Pool {
             Algorithm::FixedWindow => match dice.below(5) {
                 0 => {
                     let zone = *dice.one_of(&["UTC", "Europe/Berlin", "America/Sao_Paulo", "Asia/Kolkata"]);
-                    Self::Calendars([Unit::Day, Unit::Week, Unit::Month].map(|unit| Calendar::new(unit, zone).unwrap()).into())
+                    Self::Calendars(
+                        [Unit::Day, Unit::Week, Unit::Month].map(|unit| Calendar::new(unit, zone).unwrap()).into(),
+                    )
                 }
                 1 | 2 => Self::Fixed(Anchor::Clock, windows(dice)),
                 _ => Self::Fixed(Anchor::FirstHit, windows(dice)),
@@ -149,12 +162,11 @@ impl Pool {
                 let quotas = each.map(|place| bucket(limit(), all[*place].0, all[*place].1)).collect();
                 policy_of(Algorithm::TokenBucket, quotas)
             }
-            Self::Logs(most, all) => {
-                logs(&each.map(|place| (limit(), all[*place])).collect::<Vec<_>>(), *most)
-            }
+            Self::Logs(most, all) => logs(&each.map(|place| (limit(), all[*place])).collect::<Vec<_>>(), *most),
             Self::Counters(ticks, all) => {
                 let quotas: Vec<_> = each.map(|place| (limit(), all[*place] * ticks.length())).collect();
-                counters(&quotas, *ticks)
+                // Shared counters live as long as the longest window of the file.
+                counters(&quotas, if ticks.shared { ticks.with_life(120) } else { *ticks })
             }
         }
     }
@@ -195,7 +207,10 @@ fn held(file: &File, hold: Option<Hold>) -> File {
         let places = policy.options.hold.and_then(|hold| hold.in_flight);
         policy.options.plans = None;
         let is_bounded = policy.quotas.is_empty() || places.is_some();
-        policy.options.hold = hold.map(|hold| Hold { in_flight: if is_bounded { places.or(hold.in_flight).or(NonZeroU64::new(3)) } else { hold.in_flight }, ..hold });
+        policy.options.hold = hold.map(|hold| Hold {
+            in_flight: if is_bounded { places.or(hold.in_flight).or(NonZeroU64::new(3)) } else { hold.in_flight },
+            ..hold
+        });
         if policy.quotas.is_empty() && hold.is_none() {
             policy = policy_of(Algorithm::SlidingWindow, vec![quota(9, 10_000_000, Rule::SlidingWindow)]);
         }
@@ -228,7 +243,8 @@ fn file(pool: &Pool, (hold, queue, lease): Kind, dice: &mut Dice, filter: &Filte
     if lease && base.shared_ticks().is_none() && !base.quotas.is_empty() {
         let longest = base.ticks().map_or(Micros::MAX, |ticks| ticks.ahead() * ticks.length());
         let shortest = base.quotas.iter().map(span).min().unwrap() / 8 * (1 + dice.below(8)) / 8;
-        base.options.lease = Some(Lease { span: shortest.min(longest), nodes: NonZeroU64::MIN, callers: NonZeroU64::new(2) });
+        base.options.lease =
+            Some(Lease { span: shortest.min(longest), nodes: NonZeroU64::MIN, callers: NonZeroU64::new(2) });
     }
     let other = |dice: &mut Dice| {
         let is_other = filter.has(Feature::Windows) || base.quotas.is_empty();
@@ -267,7 +283,9 @@ fn limits(pool: &Pool, dice: &mut Dice) -> Policy {
         }
         let policy = pool.policy(&places, dice);
         let names: std::collections::BTreeSet<_> = policy.quotas.iter().map(|quota| &quota.name).collect();
-        if has_distinct_names(names.len(), &policy) && (policy.algorithm != Algorithm::TokenBucket || has_distinct_rates(&policy)) {
+        if has_distinct_names(names.len(), &policy)
+            && (policy.algorithm != Algorithm::TokenBucket || has_distinct_rates(&policy))
+        {
             return policy;
         }
     }
@@ -283,7 +301,9 @@ fn with_other_limits(policy: &Policy, dice: &mut Dice) -> Policy {
     for quota in &mut other.quotas {
         let limit = (quota.limit.get() * (1 + dice.below(8)) / 4).max(1);
         match quota.rule {
-            Rule::TokenBucket(rate) => *quota = Quota { name: quota.name.clone(), ..bucket(limit, rate.units.get(), rate.per) },
+            Rule::TokenBucket(rate) => {
+                *quota = Quota { name: quota.name.clone(), ..bucket(limit, rate.units.get(), rate.per) }
+            }
             _ => quota.limit = NonZeroU64::new(limit).unwrap(),
         }
     }
@@ -295,7 +315,7 @@ fn instead(policy: &Policy, mut quotas: Vec<Quota>, dice: &mut Dice) -> Policy {
     let life = policy.ticks().map(Ticks::life);
     for quota in &mut quotas {
         if let (Rule::SlidingCounter(ticks), Some(life)) = (&mut quota.rule, life) {
-            *ticks = if ticks.shared { ticks.with_life(120) } else { ticks.with_life(life) };
+            *ticks = ticks.with_life(life);
         }
     }
     let mut hold = policy.options.hold;

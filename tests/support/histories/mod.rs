@@ -10,6 +10,8 @@ pub mod choices;
 
 pub mod engine;
 
+pub mod expiring;
+
 pub mod file;
 
 pub mod options;

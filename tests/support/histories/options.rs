@@ -128,5 +128,8 @@ fn chosen<T: Copy>(all: &[(&str, T)], words: &[&str]) -> Vec<T> {
     let is_named = |name: &str| words.contains(&name);
     let is_left_out = |name: &str| words.iter().any(|word| word.strip_prefix('-') == Some(name));
     let names_some = all.iter().any(|(name, _)| is_named(name));
-    all.iter().filter(|(name, _)| if names_some { is_named(name) } else { !is_left_out(name) }).map(|(_, one)| *one).collect()
+    all.iter()
+        .filter(|(name, _)| if names_some { is_named(name) } else { !is_left_out(name) })
+        .map(|(_, one)| *one)
+        .collect()
 }

@@ -19,6 +19,7 @@ pub const STEPS: usize = 60;
 pub struct Fault {
     /// The judge, and what it is about: a shortened history has the same.
     pub judge: &'static str,
+    pub what: String,
     pub reason: String,
     /// The number of steps until it shows.
     pub steps: usize,
@@ -48,8 +49,8 @@ impl<'a, A: Runs, B: Runs> Trial<'a, A, B> {
         if let Some(redis) = self.redis {
             let other = perform(redis, history, &self.key, of_redis).await;
             self.calls += other.calls.len() as u64;
-            if let Some(reason) = alike::difference(&answered, &other) {
-                return Err(Fault { judge: "alike", reason, steps: self.steps });
+            if let Some((what, reason)) = alike::difference(&answered, &other) {
+                return Err(Fault { judge: "alike", what, reason, steps: self.steps });
             }
         }
         Ok(answered)
@@ -57,7 +58,11 @@ impl<'a, A: Runs, B: Runs> Trial<'a, A, B> {
 }
 
 /// Writes the history of a seed while it runs. Returns it with the fault, if a judge finds one.
-pub async fn write<A: Runs, B: Runs>(trial: &mut Trial<'_, A, B>, seed: u64, filter: &Filter) -> (History, Option<Fault>) {
+pub async fn write<A: Runs, B: Runs>(
+    trial: &mut Trial<'_, A, B>,
+    seed: u64,
+    filter: &Filter,
+) -> (History, Option<Fault>) {
     let mut dice = Dice::new(seed);
     let files = files(&mut dice, filter);
     let mut choices = Choices::new(&mut dice, filter, &files);
@@ -83,7 +88,11 @@ pub async fn run<A: Runs, B: Runs>(trial: &mut Trial<'_, A, B>, history: &Histor
 }
 
 /// The shortest history that the same judge still refuses, by leaving out steps.
-pub async fn shortened(history: History, fault: Fault, mut fails: impl AsyncFnMut(&History) -> Option<Fault>) -> (History, Fault) {
+pub async fn shortened(
+    history: History,
+    fault: Fault,
+    mut fails: impl AsyncFnMut(&History) -> Option<Fault>,
+) -> (History, Fault) {
     let (mut best, mut reason) = (history, fault);
     best.steps.truncate(reason.steps);
     let mut chunk = best.steps.len().div_ceil(2);
@@ -93,7 +102,7 @@ pub async fn shortened(history: History, fault: Fault, mut fails: impl AsyncFnMu
         while place < best.steps.len() {
             let mut shorter = best.clone();
             shorter.steps.drain(place..(place + chunk).min(best.steps.len()));
-            match fails(&shorter).await.filter(|fault| fault.judge == reason.judge) {
+            match fails(&shorter).await.filter(|fault| (fault.judge, &fault.what) == (reason.judge, &reason.what)) {
                 Some(fault) => {
                     shorter.steps.truncate(fault.steps);
                     (best, reason, is_shorter) = (shorter, fault, true);
@@ -116,8 +125,15 @@ pub fn told(history: &History) -> String {
             continue;
         }
         let options = |policy: &tollgate::limit::policy::Policy| {
-            let quotas: Vec<String> = policy.quotas.iter().map(|quota| format!("{} per {} us ({:?})", quota.limit, quota.window, quota.rule)).collect();
-            format!("{quotas:?} hold {:?} lease {:?} queue {:?}", policy.options.hold, policy.options.lease, policy.options.queue)
+            let quotas: Vec<String> = policy
+                .quotas
+                .iter()
+                .map(|quota| format!("{} per {} us ({:?})", quota.limit, quota.window, quota.rule))
+                .collect();
+            format!(
+                "{quotas:?} hold {:?} lease {:?} queue {:?}",
+                policy.options.hold, policy.options.lease, policy.options.queue
+            )
         };
         lines.push(format!("file {number}: policy   {}", options(&file.policy)));
         for (plan, policy) in file.plans.iter().enumerate() {
@@ -125,6 +141,11 @@ pub fn told(history: &History) -> String {
         }
         lines.push(format!("        override {}", options(&file.over)));
     }
-    lines.extend(history.steps.iter().map(|step| format!("{:>12}  file {} {:?}  {:?}", step.after, step.file, step.by, step.op)));
+    lines.extend(
+        history
+            .steps
+            .iter()
+            .map(|step| format!("{:>12}  file {} {:?}  {:?}", step.after, step.file, step.by, step.op)),
+    );
     lines.join("\n")
 }

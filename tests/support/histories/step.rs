@@ -47,21 +47,50 @@ pub enum Op {
     /// `GET /v1/usage`.
     Usage(u64),
     Drain(u64),
-    Check { id: Number, cost: u64, over: Over, life: Option<Micros>, repeated: bool },
-    Wait { id: Option<Number>, cost: u64, longest: Micros },
+    Check {
+        id: Number,
+        cost: u64,
+        over: Over,
+        life: Option<Micros>,
+        repeated: bool,
+    },
+    Wait {
+        id: Option<Number>,
+        cost: u64,
+        longest: Micros,
+    },
     /// `/v1/check/all` with these checks of the key. `refused`: another key denies it.
-    All { checks: Vec<Part>, refused: bool },
+    All {
+        checks: Vec<Part>,
+        refused: bool,
+    },
     /// Parts of a `/v1/check/all`, with steps of others between them.
-    Reserve { number: Number, cost: u64 },
+    Reserve {
+        number: Number,
+        cost: u64,
+    },
     GiveBack(Number),
     Undo(Number),
     /// A node buys a lease beside checks, and returns some of its units.
-    Buy { number: Number, costs: Vec<u64>, units: u64 },
-    Return { number: Number, units: u64 },
+    Buy {
+        number: Number,
+        costs: Vec<u64>,
+        units: u64,
+    },
+    Return {
+        number: Number,
+        units: u64,
+    },
     /// A caller buys a lease.
-    Sell { id: Number, units: u64 },
+    Sell {
+        id: Number,
+        units: u64,
+    },
     /// Ends the hold or the caller's lease of an id.
-    Settle { id: Number, cost: Option<u64> },
+    Settle {
+        id: Number,
+        cost: Option<u64>,
+    },
     Renew(Number),
     Refund(u64),
     RefundId(Number),
