@@ -33,6 +33,8 @@ pub(crate) mod frames;
 
 pub(crate) mod fuzz;
 
+pub(crate) mod histories;
+
 pub(crate) mod hold_model;
 
 pub(crate) mod holders;
