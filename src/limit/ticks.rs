@@ -91,10 +91,15 @@ impl Ticks {
         STEP_BACK.div_ceil(self.length())
     }
 
-    /// How long a store keeps a count without further charges, us. It covers the longest window,
-    /// the tick, and a second for clocks that step.
+    /// How long a store keeps a count from the start of its tick on, us. It covers the longest
+    /// window, the tick, and a second for clocks that step.
     pub fn kept(self) -> Micros {
         (self.life() + 1) * self.length() + MICROS_PER_SECOND
+    }
+
+    /// The instant from which a tick is not kept any more, if its longest window has `life` ticks.
+    pub(super) fn ends(self, tick: u64, life: u8) -> Micros {
+        tick * self.length() + Self { life, ..self }.kept()
     }
 
     /// The start of a tick as users see it: unix seconds, or ms if a tick is no whole number of

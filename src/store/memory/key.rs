@@ -104,7 +104,11 @@ impl KeyState {
             }
             (Work::Undo(_), id) => self.undo(policy, id, now),
             (Work::Refund(cost), _) => {
-                let given = self.amended(policy, now, |states| refunds::refund(policy, states, now, *cost));
+                let mut given = 0;
+                self.with(policy, now, |states| {
+                    given = refunds::refund(policy, states, now, *cost);
+                    decide(policy, states, now, &[])
+                });
                 self.refunded(policy, now, given)
             }
             (Work::Reset, _) => self.reset(policy, now),
@@ -331,18 +335,15 @@ impl KeyState {
         match charged.quotas.is_empty() {
             // Only places were charged.
             true => receipt.cost,
-            false => self.amended(charged, now, |states| refunds::give_back(charged, states, now, receipt)),
+            false => {
+                let mut given = 0;
+                self.lend(charged, now, false, |states| {
+                    given = refunds::give_back(charged, states, now, receipt);
+                    decide(charged, states, now, &[])
+                });
+                given
+            }
         }
-    }
-
-    /// Changes the states of the policy's quotas. Returns the units that `amend` tells.
-    fn amended(&mut self, policy: &Policy, now: Micros, amend: impl FnOnce(&mut States) -> u64) -> u64 {
-        let mut given = 0;
-        self.with(policy, now, |states| {
-            given = amend(states);
-            decide(policy, states, now, &[])
-        });
-        given
     }
 
     fn refunded(&mut self, policy: &Policy, now: Micros, given: u64) -> Done {
@@ -359,6 +360,11 @@ impl KeyState {
     /// counter. A reload may reorder, add or drop quotas, or change a limit. Counts that still have
     /// a meaning survive that.
     fn with(&mut self, policy: &Policy, now: Micros, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
+        self.lend(policy, now, true, rule)
+    }
+
+    /// The same, where debts of other rates may carry over.
+    fn lend(&mut self, policy: &Policy, now: Micros, carries: bool, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
         if policy.algorithm == Algorithm::SlidingCounter {
             return self.with_one(policy, now, rule);
         }
@@ -366,17 +372,25 @@ impl KeyState {
         let mut debtless = Debtless::default();
         let found_or_new = |(place, quota): (usize, &Quota)| {
             let found = self.remove(quota);
-            debtless.note(place, found.as_ref(), now);
+            debtless.note(place, found.as_ref().filter(|_| carries), now);
             found.map_or_else(|| State::new(quota), |held| held.state)
         };
         let mut states: States = quotas.iter().enumerate().map(found_or_new).collect();
-        let lent = carry_over(&self.held, quotas, debtless, now);
+        let lent = if carries { carry_over(&self.held, quotas, debtless, now) } else { SmallVec::new() };
+        let repaid: SmallVec<[(usize, State); 1]> =
+            lent.iter().map(|(quota, _)| (*quota, states[*quota].clone())).collect();
         lent.iter()
             .for_each(|(quota, held)| states[*quota] = self.held[*held].carried(&quotas[*quota], now));
         let tentative = is_tentative(policy, &states, now);
         let ruling = rule(&mut states);
         for (_, held) in lent.into_iter().filter(|(quota, _)| !states[*quota].is_carried()) {
             self.held.remove(held);
+        }
+        // What has changed nothing leaves the states as they were.
+        for (quota, state) in repaid {
+            if states[quota].is_carried() {
+                states[quota] = state;
+            }
         }
         self.store(quotas, states);
         Taken { ruling, at: now, tentative }
@@ -385,7 +399,8 @@ impl KeyState {
     /// The same for quotas that share one state.
     fn with_one(&mut self, policy: &Policy, now: Micros, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
         let quotas = &policy.quotas;
-        let state = self.remove(&quotas[0]).map_or_else(|| State::new(&quotas[0]), |held| held.state);
+        let mut state = self.remove(&quotas[0]).map_or_else(|| State::new(&quotas[0]), |held| held.state);
+        state.expire(&quotas[0], now);
         let mut states: States = smallvec![state; quotas.len()];
         let tentative = is_tentative(policy, &states, now);
         let ruling = rule(&mut states);

@@ -11,7 +11,7 @@ use crate::limit::hold::{End, Hold, HoldState, LISTED, OnExpiry, Places, Renewal
 use crate::limit::key::Fingerprint;
 use crate::limit::line;
 use crate::limit::policy::Policy;
-use crate::limit::time::Micros;
+use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros};
 use crate::store::memory::ids::{Kept, Record, RecordedEnd};
 use crate::store::work::{Charged, Done, OpenHold, Waiting, Work};
 use crate::store::{Meta, Taken};
@@ -28,9 +28,30 @@ pub(super) struct Holds {
     places: BTreeMap<Place, Fingerprint>,
     /// How many of the places have expired by the clock. A count costs no walk over them.
     expired: usize,
+    /// Until when the store keeps all of it, us.
+    until: Micros,
 }
 
 impl Holds {
+    /// Forgets everything that the store does not keep any more.
+    fn forget_at(&mut self, now: Micros) {
+        if self.until <= now {
+            *self = Self::default();
+        }
+    }
+
+    /// Opens or extends the hold of a record. The store keeps the places for a second after the last
+    /// one, and where its expiry gives the charge back, as long as the record.
+    fn occupy(&mut self, step: &Step<'_>, kept: &Kept, id: Fingerprint) {
+        self.clock = step.at;
+        self.places.insert((kept.expires, kept.name.clone()), id);
+        let last = self.places.last_key_value().map_or(0, |((last, _), _)| *last);
+        let life = last.saturating_sub(step.at) + MICROS_PER_SECOND;
+        let of_record = if kept.releases { kept.expires - step.at + kept.life } else { 0 };
+        let lives = life.max(of_record).div_ceil(MICROS_PER_MILLI) * MICROS_PER_MILLI;
+        self.until = self.until.max(step.now + lives);
+    }
+
     /// Sets the clock to `at`, which is never before it, if a hold has expired by then.
     fn expire(&mut self, at: Micros) {
         self.expired += self.places.range(after(self.clock)..after(at)).count();
@@ -99,6 +120,7 @@ impl KeyState {
         metas: &[Meta],
         now: Micros,
     ) -> Done {
+        self.notes.iter_mut().for_each(|notes| notes.holds.forget_at(now));
         let at = self.notes.as_ref().map_or(now, |notes| now.max(notes.holds.clock));
         let step = Step { policy, hold, now, at };
         let own = id.map(|id| id.print).filter(|print| self.knows(*print, now));
@@ -288,12 +310,11 @@ impl KeyState {
         let releases = hold.on_expiry == OnExpiry::Release;
         let kept = Kept { name: name.clone(), meta, expires, releases, end: None, life: id.life, until };
         let quotas = id.quotas.of(&policy.quotas);
+        let notes = self.notes.get_or_insert_default();
+        notes.holds.occupy(step, &kept, id.print);
         let record = Record::new(verdict, &receipt, quotas, id.life, Some(kept)).of_place(before);
         let verdict = Verdict { start_after: verdict.start_after, ..record.verdict() };
-        let notes = self.notes.get_or_insert_default();
         notes.records.insert(id.print, record);
-        notes.holds.clock = at;
-        notes.holds.places.insert((expires, name.clone()), id.print);
         Done::Charged(Box::new(Charged { policy: policy.clone(), verdict, replayed: false, refunded: false }))
     }
 
@@ -305,8 +326,7 @@ impl KeyState {
                 notes.holds.forget(kept);
                 kept.expires = kept.expires.max(step.at + step.hold.ttl);
                 kept.until = step.now + (kept.expires - step.at) + kept.life;
-                notes.holds.clock = step.at;
-                notes.holds.places.insert((kept.expires, kept.name.clone()), id);
+                notes.holds.occupy(step, kept, id);
                 Renewal::Open(kept.expires - step.at)
             }
             (HoldState::Ended(end), _) => Renewal::Ended(end),

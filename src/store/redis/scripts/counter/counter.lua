@@ -80,7 +80,9 @@ end
 
 -- Takes a charge back from a tick before those in KEYS, which a longer window still counts.
 local function take_from(number)
-  local key = string.match(KEYS[3], '^(.*%D)%d+$') .. text_of('%.0f', number)
+  -- A name ends with the start of the tick, a multiple of its number.
+  local beginning, start = string.match(KEYS[3], '^(.*%D)(%d+)$')
+  local key = beginning .. text_of('%.0f', number * start / first)
   local count = count_of(redis.call('GET', key) or '')
   local amount = count and math.min(cost, count) or 0
   if amount > 0 then

@@ -14,7 +14,8 @@
 --         0, or in tests a substitute for TIME, us
 --         the length of a tick, us; the number of the first tick in KEYS
 --         how many ticks count before the current one, and after it
---         the life of a count, us: the longest window that counts it, a tick and 1 s
+--         the life of a count from the start of its tick, us: the longest window that counts it, a
+--         tick and 1 s
 --         how long after TIME charges are recorded, us
 --         the number of quotas
 --         for each quota: how many ticks count before the current one; limit
@@ -87,15 +88,16 @@ local function add(place, units)
   end
 end
 
--- Charges units to the tick of their instant. Another program may have set no TTL, or a shorter
--- one.
+-- Charges units to the tick of their instant, which lives from its start on as long as the longest
+-- window counts it. Another program may have set no TTL. Another window may have set another one, of
+-- which the longest stays.
 local function charge_tick(units)
   local later = (now % tick + span - (now + span) % tick) / tick
-  local place, life = here + later, kept + later * tick
+  local place, life = here + later, kept + later * tick - now % tick
   add(place, units)
   local rest = found[place + 2] and redis.call('PTTL', KEYS[skipped + place]) or -1
-  if rest * 1000 < life - 1000000 - now % tick then
-    redis.call('PEXPIRE', KEYS[skipped + place], text_of('%.0f', life / 1000))
+  if rest < 0 or rest * 1000 + 1000 < life then
+    redis.call('PEXPIRE', KEYS[skipped + place], text_of('%.0f', math.ceil(life / 1000)))
   end
 end
 
