@@ -14,9 +14,10 @@ use super::check::Resolved;
 use super::tally::Operation;
 use super::{CheckError, Decision, Door, Engine};
 use crate::limit::hold::{Renewal, Settlement};
-use crate::limit::policy::OnStoreFailure;
-use crate::limit::time::micros;
-use crate::store::{Done, StoreError, Subject, Work};
+use crate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use crate::limit::quota::Quota;
+use crate::limit::time::{Micros, micros};
+use crate::store::{Done, Id, Over, StoreError, Subject, Work};
 
 /// The hold of a check.
 #[derive(Debug, Clone)]
@@ -39,6 +40,15 @@ pub struct SettleResult {
     pub decision: Decision,
 }
 
+/// Whether charges of these quotas lie in the counters of the policy, and `by_limits` whether its
+/// limits are theirs, too. Equal bursts and fill times of token buckets have equal rates.
+fn counts_as(policy: &Policy, quotas: &[Quota], by_limits: bool) -> bool {
+    let by_limits = by_limits || policy.algorithm == Algorithm::TokenBucket;
+    let is_same =
+        |(own, other): (&Quota, &Quota)| own.window == other.window && (!by_limits || own.limit == other.limit);
+    policy.quotas.len() == quotas.len() && policy.quotas.iter().zip(quotas).all(is_same)
+}
+
 impl Engine {
     /// Ends a hold, within the policy's timeout. It costs `cost`, 0 to 10^15 units, or else its
     /// charge. Units that the charge has beyond the cost are given back, and further units drained.
@@ -54,7 +64,7 @@ impl Engine {
             return self.settle_as_lease(&subject, hold, cost).await;
         }
         let until = self.clock.now() + micros(subject.policy.timeout);
-        let subject = &self.subject_of_charge(subject, &hold.id, until, cost.is_some()).await;
+        let subject = &self.subject_of_charge(subject, &hold.id, until).await;
         let work = Work::Settle { id: hold.id.clone(), cost };
         let mut result = self.settle_with(subject, work, self.left(until)).await;
         match &mut result {
@@ -68,6 +78,35 @@ impl Engine {
         }
         self.report(subject, Operation::Settle, result.as_ref().map(|result| &result.decision));
         result
+    }
+
+    /// The key under the policy whose limits bound a settle above its charge: those of the plan that
+    /// the check named, unless an override decides for the key. Asks the store until `until` (us), if
+    /// there are plans.
+    async fn subject_of_charge(&self, present: Subject, id: &Arc<str>, until: Micros) -> Subject {
+        let others: Vec<Arc<Policy>> = {
+            let running = self.running.load();
+            let base = running.policies.by_name.get(&present.policy.name);
+            let plans = base.iter().filter_map(|base| base.options.plans.as_ref()).flat_map(|plans| plans.values());
+            let by_limits = base.is_some_and(|base| counts_as(base, &present.policy.quotas, true));
+            let is_other = |other: &&Arc<Policy>| !counts_as(other, &present.policy.quotas, by_limits);
+            plans.chain(base).filter(is_other).cloned().collect()
+        };
+        if others.is_empty() {
+            return present;
+        }
+        // A check of another cost changes nothing, and its answer has the quotas of the record.
+        let look = Work::Once { id: Id { repeated: true, ..id.into() }, cost: 0, over: Over::Deny };
+        let done = self.run_within(&present, look, &[], self.left(until)).await;
+        let Ok(Done::Reused(Some(charged))) = done else { return present };
+        let found = |by_limits| {
+            let mut all = std::iter::once(&present.policy).chain(&others);
+            all.find(|policy| counts_as(policy, &charged.quotas, by_limits)).cloned()
+        };
+        match found(true).or_else(|| found(false)) {
+            Some(policy) => Subject { policy, ..present },
+            None => present,
+        }
     }
 
     /// Ends the lease of a caller. One that is out when `callers` leaves the file still ends.

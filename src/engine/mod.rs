@@ -40,6 +40,8 @@ mod multi_check;
 
 mod refunds;
 
+mod known_logs;
+
 mod held;
 
 mod holds;
@@ -93,6 +95,7 @@ pub use usage::{TickCounts, Usage};
 use candidates::Candidates;
 use fallback::FallbackStore;
 use inline::InlinePolicies;
+use known_logs::KnownLogs;
 use observed::Observed;
 use tally::Tally;
 
@@ -118,6 +121,7 @@ pub struct Engine {
     notices: Notices,
     /// The limits that operators change at run time.
     overrides: Arc<Overrides>,
+    known_logs: KnownLogs,
     reference: ReferenceCounts,
     /// The last 15 minutes, for operators.
     observed: Mutex<Observed>,
@@ -143,6 +147,7 @@ impl Engine {
             running: ArcSwap::from_pointee(running),
             inline: InlinePolicies::default(),
             overrides: Arc::new(Overrides::new(fingerprinter.clone())),
+            known_logs: KnownLogs::default(),
             fingerprinter,
             prefilter,
             store,

@@ -45,7 +45,7 @@ impl Lives {
     fn note(&mut self, tick: u64, life: u8, known: &[Count]) {
         let is_known = known.binary_search_by_key(&tick, |count| count.number).is_ok();
         let longest = if is_known { life.max(self.of(tick)) } else { life };
-        if self.usual != life || longest != life {
+        if self.usual != life || longest != self.of(tick) {
             let listed =
                 known.iter().filter(|count| count.number != tick).map(|count| (count.number, self.of(count.number)));
             let mut others: Vec<_> = listed.chain((longest != life).then_some((tick, longest))).collect();

@@ -111,7 +111,7 @@ impl KeyState {
                 });
                 self.refunded(policy, now, given)
             }
-            (Work::Reset, _) => self.reset(policy, now),
+            (Work::Reset(_), _) => self.reset(policy, now),
             (Work::Settle { cost, .. }, id) => self.settle_sale(policy, id, *cost, now),
             (Work::Sell(_), None) => Done::Sold(self.look(policy, 0, now), None),
             (Work::Renew(_), _) => Done::Renewed(Renewal::Unknown),
@@ -322,7 +322,9 @@ impl KeyState {
     fn reset(&mut self, policy: &Policy, now: Micros) -> Done {
         let own = Kind::of(policy);
         self.held.retain(|held| held.counter.kind() != own);
-        self.notes.get_or_insert_default().reset = Some((now, now + longest_life(policy)));
+        let notes = self.notes.get_or_insert_default();
+        notes.reset = Some((now, now + longest_life(policy)));
+        notes.holds.reset(policy.options.hold.is_some());
         self.refunded(policy, now, 0)
     }
 

@@ -73,9 +73,10 @@ impl Holds {
         self.remove(&(kept.expires, kept.name.clone()));
     }
 
-    fn clear(&mut self) {
-        self.places.clear();
-        self.expired = 0;
+    /// Ends all holds. Without holds in the policy the store drops the clock as well.
+    pub(super) fn reset(&mut self, keeps_clock: bool) {
+        let kept = if keeps_clock { (self.clock, self.until) } else { (0, 0) };
+        *self = Self { clock: kept.0, until: kept.1, ..Self::default() };
     }
 
     fn open(&self) -> usize {
@@ -171,9 +172,8 @@ impl KeyState {
             }
             _ => self.operate(policy, work, id, metas, now),
         };
-        if *work == Work::Reset {
+        if matches!(work, Work::Reset(_)) {
             expired = before;
-            self.notes.iter_mut().for_each(|notes| notes.holds.clear());
         }
         let is_unswept = step.releases() && self.holds().is_some_and(|holds| holds.expired > 0);
         let places = self.places(&step, id.map(|id| id.print), wait);
@@ -249,7 +249,7 @@ impl KeyState {
         let expired: Vec<_> =
             notes.holds.expired(step.at).take(SWEPT).map(|(place, id)| (place.clone(), *id)).collect();
         expired.iter().for_each(|(place, _)| notes.holds.remove(place));
-        if *work == Work::Reset {
+        if matches!(work, Work::Reset(_)) {
             // It drops the counts.
             return expired.len();
         }

@@ -203,7 +203,7 @@ impl KeyBatch {
             Work::Reserve { .. } => format!("{algorithm} reserve"),
             Work::Lease { .. } => format!("{algorithm} lease"),
             Work::Sell(_) => format!("{algorithm} sale"),
-            Work::GiveBack(_) | Work::Return(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => {
+            Work::GiveBack(_) | Work::Return(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset(_) => {
                 format!("{algorithm} give back")
             }
             Work::Undo(_) => format!("{algorithm} undo"),

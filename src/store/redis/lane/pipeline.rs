@@ -342,7 +342,7 @@ mod tests {
             generations.current(slot) != before
         };
         let time = Value::Int(1_790_000_000_000_000);
-        assert!(settled(Work::Reset, vec![time.clone(), Value::Int(0), Value::Nil]));
+        assert!(settled(Work::Reset(Box::default()), vec![time.clone(), Value::Int(0), Value::Nil]));
         assert!(!settled(Work::Take([1][..].into()), vec![time, Value::Int(0)]));
     }
 }

@@ -85,7 +85,9 @@ local function take_from(number)
   local key = beginning .. text_of('%.0f', number * start / first)
   local count = count_of(redis.call('GET', key) or '')
   local amount = count and math.min(cost, count) or 0
-  if amount > 0 then
+  if amount > 0 and amount == count then
+    redis.call('DEL', key)
+  elseif amount > 0 then
     redis.call('INCRBY', key, text_of('%.0f', -amount))
   end
   return amount

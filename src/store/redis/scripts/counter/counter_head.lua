@@ -81,7 +81,9 @@ end
 -- below 0.
 local function add(place, units)
   local key, text = KEYS[skipped + place], found[place + 2]
-  if text and string.find(text, '^[-0]') then
+  if units < 0 and count_at(place) + units == 0 then
+    redis.call('DEL', key)
+  elseif text and string.find(text, '^[-0]') then
     redis.call('SET', key, text_of('%.0f', count_at(place) + units), 'KEEPTTL')
   else
     redis.call('INCRBY', key, text_of('%.0f', units))

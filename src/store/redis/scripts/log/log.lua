@@ -4,7 +4,11 @@
 -- are fewer. Usually few are. A refund by cost starts at the oldest counting entries. A refunded
 -- charge is usually one of the latest or oldest. Entries without a cost are removed.
 
-local state_keys, runs, reply = KEYS, {}, {now}
+local state_keys, runs, reply = {unpack(KEYS)}, {}, {now}
+for _, name in ipairs(other_logs) do
+  state_keys[#state_keys + 1] = base .. name .. ':log'
+  state_keys[#state_keys + 1] = base .. name .. ':metas'
+end
 for r = first_run, #ARGV - 2, 3 do
   runs[#runs + 1] = {cost = tonumber(ARGV[r]), times = tonumber(ARGV[r + 1]), meta = ARGV[r + 2]}
 end

@@ -33,6 +33,9 @@ if not is_charge then
   local given = freed
   if how == 'reset' then
     redis.call('DEL', unpack(state_keys))
+-- plain
+    redis.call('DEL', base .. 'held')
+-- end plain
     redis.call('SET', reset_key, string.format('%.0f', now), 'PX', life)
 -- hold
     ended, in_flight, is_unswept = in_flight, 0, false
@@ -54,6 +57,7 @@ if not is_charge then
     record[#record + 1] = drained
     if own_hold then
       own_hold[2] = 2
+      redis.call('ZREM', base .. 'held', id)
     end
     redis.call('SET', record_key, packed(record, own_hold, place), 'KEEPTTL')
   end

@@ -18,7 +18,8 @@
 --       'lease'   as for 'receipt'; instant of the decision, end of the mark: unspent units
 --       'id'      name of each quota's counter: the charge of the record, once, in the counters
 --                 that the record names
---       'reset'   TTL of the reset's instant, ms
+--       'reset'   TTL of the reset's instant, ms; the names of counters that are other logs, and
+--                 their number
 --       A script of its own sells leases to callers. It has 'once', with these before over: us by
 --       which the charge is recorded later, 1 if the lease ends with its window, else 0, us for
 --       which units may be spent, and us for which they may be returned. And it has 'id', with
@@ -193,8 +194,8 @@ local longest, queue
 if over == 'wait' then
   longest, queue = tonumber(argument()), tonumber(argument())
 end
--- The TTL of what is written beside the state, ms.
-local life
+-- The TTL of what is written beside the state, ms; and for a reset, the names of other logs.
+local life, other_logs = nil, {}
 -- A refund has the cost, and the instant of the charge. By quota, number and debt of the charge, and
 -- the units that a drain took. For a lease: when it was decided, and until when returns count.
 local cost, made, number, owed_then, parts, decided, till = 0, nil, {}, {}, {}, nil, nil
@@ -237,6 +238,7 @@ elseif how == 'once' then
 -- end plain
   end
 elseif how == 'reset' then
+  other_logs = arguments(tonumber(argument()))
   life = argument()
 elseif how == 'cost' then
   cost = tonumber(argument())
