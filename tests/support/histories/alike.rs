@@ -82,6 +82,10 @@ pub fn shown(call: &Call) -> Done {
         let window = call.policy.quotas[call.policy.longest()].window;
         page.charges.retain(|charge| charge.at + window > call.now);
         page.notes.retain(|note| note.at + window > call.now);
+        // The sums before the log differ: only their differences count.
+        let newest = page.charges.first().map_or(0, |charge| charge.sum);
+        page.charges.iter_mut().for_each(|charge| charge.sum = newest.wrapping_sub(charge.sum));
+        page.notes.iter_mut().for_each(|note| note.sum = newest.wrapping_sub(note.sum));
     }
     if call.policy.options.hold.is_none() {
         hide_places(&mut done);

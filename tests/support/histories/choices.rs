@@ -8,7 +8,7 @@ use tollgate::limit::time::Micros;
 use tollgate::store::{Done, Over, Work};
 
 use super::engine::{Answered, timeout};
-use super::file::File;
+use super::file::{File, most_back};
 use super::options::{Feature, Filter};
 use super::step::{By, Number, Op, Part, Step};
 use crate::support::dice::Dice;
@@ -16,8 +16,8 @@ use crate::support::steps::{RECORDS_LIVE, span};
 
 const SECOND: i64 = 1_000_000;
 
-/// The longest step back of the clock, us.
-const BACK: Micros = 200_000;
+/// The kinds of operations.
+const OPS: usize = 21;
 
 /// An id that a history has used.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +29,8 @@ struct Known {
     file: usize,
     by: By,
     after: i64,
+    /// When its place in line starts, us.
+    start: i64,
 }
 
 /// The next step of a history.
@@ -53,11 +55,16 @@ pub struct Choices<'a> {
     left: u64,
     /// A step that repeats a denied one when its wait ends.
     again: Option<Step>,
+    /// How often the history has each operation, and how often it stays at an instant, per cent.
+    factors: [u64; OPS],
+    still: i64,
 }
 
 impl<'a> Choices<'a> {
     pub fn new(dice: &'a mut Dice, filter: &'a Filter, files: &'a [File]) -> Self {
         let is_mixed = files.len() > 1 && dice.below(4) == 0;
+        let factors = std::array::from_fn(|_| [0, 1, 1, 2, 6][dice.place(5)]);
+        let still = [5, 22, 22, 50, 70][dice.place(5)];
         Self {
             dice,
             filter,
@@ -75,6 +82,8 @@ impl<'a> Choices<'a> {
             edges: Vec::new(),
             left: 1,
             again: None,
+            factors,
+            still,
         }
     }
 
@@ -115,9 +124,9 @@ impl<'a> Choices<'a> {
         let shortest = spans().min().unwrap_or(2_000_000).cast_signed();
         let longest = spans().max().unwrap_or(2_000_000).cast_signed();
         let mut random = |most: i64| self.dice.below(most.max(1).cast_unsigned()).cast_signed();
-        let kind = random(100);
+        let is_still = random(100) < self.still;
+        let kind = if is_still { 0 } else { 22 + random(78) };
         let gap = match kind {
-            0..22 => 0,
             22..50 => random(shortest / 8),
             50..62 => random(2 * shortest),
             62..70 => random(longest.min(60 * SECOND) / 4),
@@ -127,8 +136,9 @@ impl<'a> Choices<'a> {
         let after = match kind {
             74..95 => self.edge(),
             95..98 if self.filter.has(Feature::Back) => {
-                let back = self.dice.below(BACK.min(shortest.cast_unsigned() / 2)).cast_signed();
-                (self.after - back).max(self.latest - BACK.cast_signed())
+                let most = most_back(self.files);
+                let back = self.dice.below(most.cast_unsigned()).cast_signed();
+                (self.after - back).max(self.latest - most)
             }
             98 if self.filter.has(Feature::Long) && self.dice.below(3) == 0 => return self.pass_beyond(),
             _ => self.after + gap,
@@ -173,7 +183,7 @@ impl<'a> Choices<'a> {
         let is_bucket = policy.algorithm == Algorithm::TokenBucket && !policy.quotas.is_empty();
         let has = |feature| self.filter.has(feature);
         let of = |is_chosen: bool, weight: u64| if is_chosen { weight } else { 0 };
-        let weights = [
+        let weights: [u64; OPS] = [
             of(!is_held, 10),
             of(!is_held && has(Feature::Batch), 2),
             of(has(Feature::Look), 2),
@@ -196,6 +206,8 @@ impl<'a> Choices<'a> {
             of(has(Feature::RefundId), 4),
             of(has(Feature::Reset) && self.dice.below(4) == 0, 2),
         ];
+        let chosen: [u64; OPS] = std::array::from_fn(|kind| weights[kind] * self.factors[kind]);
+        let weights = if chosen.iter().sum::<u64>() > 0 { chosen } else { weights };
         let mut number = self.dice.below(weights.iter().sum());
         let mut kind = 0;
         while number >= weights[kind] {
@@ -250,7 +262,7 @@ impl<'a> Choices<'a> {
             }
             17 => Op::Renew(self.id()),
             18 => Op::Refund(self.cost(&present)),
-            19 => Op::RefundId(self.id()),
+            19 => Op::RefundId(self.leaver().unwrap_or_else(|| self.id())),
             _ => Op::Reset,
         };
     }
@@ -277,7 +289,7 @@ impl<'a> Choices<'a> {
     fn known(&mut self, step: &Step, cost: u64, over: Over, waits: bool) -> Number {
         let id = self.new_number();
         let Step { file, by, after, .. } = *step;
-        self.ids.push(Known { id, cost, over, waits, file, by, after });
+        self.ids.push(Known { id, cost, over, waits, file, by, after, start: 0 });
         id
     }
 
@@ -286,6 +298,17 @@ impl<'a> Choices<'a> {
         let count = self.ids.len();
         let among = if self.dice.below(4) == 0 { count } else { count.min(4) };
         (among > 0).then(|| self.ids[count - 1 - self.dice.place(among)])
+    }
+
+    /// One that still stands in line.
+    fn leaver(&mut self) -> Option<Number> {
+        let standing: Vec<Number> =
+            self.ids.iter().filter(|known| known.start > self.after).map(|known| known.id).collect();
+        match self.dice.below(4) {
+            0 => None,
+            1 => (!standing.is_empty()).then(|| *self.dice.one_of(&standing)),
+            _ => standing.last().copied(),
+        }
     }
 
     fn id(&mut self) -> Number {
@@ -383,7 +406,14 @@ impl<'a> Choices<'a> {
                         .and_then(|last| last.quotas.iter().map(|quota| quota.remaining).min());
                     self.left = left.unwrap_or(self.left);
                 }
-                Done::Charged(charged) => verdict(&charged.verdict),
+                Done::Charged(charged) => {
+                    verdict(&charged.verdict);
+                    let start = step.after + charged.verdict.start_after.cast_signed();
+                    if let (Op::Wait { id: Some(id), .. }, false) = (&step.op, charged.replayed) {
+                        let own = self.ids.iter_mut().filter(|known| known.id == *id);
+                        own.for_each(|known| known.start = start);
+                    }
+                }
                 Done::Renewed(Renewal::Open(left)) => after(*left),
                 _ => {}
             }

@@ -14,6 +14,7 @@ use tollgate::limit::time::{Micros, micros};
 use tollgate::store::{Done, Id, Line, Meta, Over, Sale, Subject, Waiting, Work};
 
 use super::file::File;
+use super::known::Known;
 use super::step::{Number, Op, Part, Step, name};
 
 /// A store at given instants.
@@ -38,9 +39,10 @@ pub struct Answered {
     pub all: Option<(bool, Wait)>,
 }
 
-/// A caller's receipts at one store.
+/// What a node and its callers know of the key at one store.
 #[derive(Debug, Default)]
-pub struct Receipts {
+pub struct Node {
+    pub known: Known,
     charges: Vec<(Number, Policy, Receipt)>,
     leases: Vec<(Number, Arc<Policy>, LeaseReceipt)>,
 }
@@ -52,35 +54,63 @@ struct Running<'a, S> {
     key: &'a Arc<str>,
     now: Micros,
     calls: Vec<Call>,
+    known: &'a Known,
+    /// Whether the engine has the pre-filter learn from the answers.
+    learns: bool,
 }
 
 /// Runs a step.
-pub async fn perform<S: Runs>(
-    store: &S,
-    (files, step): (&[File], &Step),
-    key: &Arc<str>,
-    receipts: &mut Receipts,
-) -> Answered {
-    let mut run = Running { store, file: &files[step.file], key, now: step.now(), calls: Vec::new() };
-    let all = run.step(step, receipts).await;
+pub async fn perform<S: Runs>(store: &S, (files, step): (&[File], &Step), key: &Arc<str>, node: &mut Node) -> Answered {
+    let Node { known, charges, leases } = node;
+    known.pass(step.now());
+    let (file, calls) = (&files[step.file], Vec::new());
+    let mut run = Running { store, file, key, now: step.now(), calls, known, learns: true };
+    let all = run.step(step, charges, leases).await;
     Answered { calls: run.calls, all }
+}
+
+/// The key under a policy.
+pub fn subject(policy: &Arc<Policy>, key: &Arc<str>) -> Subject {
+    static PRINTS: LazyLock<Fingerprinter> = LazyLock::new(Fingerprinter::default);
+    let fingerprint = PRINTS.fingerprint(policy.counters(), key);
+    Subject { policy: policy.clone(), key: key.clone(), fingerprint }
+}
+
+/// The costs of checks that a step asks for, with the policies that count them.
+pub fn asked<'a>(files: &'a [File], step: &Step) -> Vec<(&'a Arc<Policy>, u64)> {
+    let file = &files[step.file];
+    let policy = file.checks(step.by);
+    let costs: Vec<(&Arc<Policy>, u64)> = match &step.op {
+        Op::Take(costs) | Op::Buy { costs, .. } => costs.iter().map(|cost| (policy, *cost)).collect(),
+        Op::Look(cost) | Op::Usage(cost) | Op::Check { cost, .. } | Op::Wait { cost, .. } => vec![(policy, *cost)],
+        Op::All { checks, .. } => checks.iter().map(|check| (file.checks(check.by), check.cost)).collect(),
+        _ => Vec::new(),
+    };
+    costs.into_iter().filter(|(_, cost)| *cost > 0).collect()
 }
 
 impl<S: Runs> Running<'_, S> {
     async fn call(&mut self, policy: &Arc<Policy>, work: Work) -> Done {
-        static PRINTS: LazyLock<Fingerprinter> = LazyLock::new(Fingerprinter::default);
-        let fingerprint = PRINTS.fingerprint(policy.counters(), self.key);
-        let subject = Subject { policy: policy.clone(), key: self.key.clone(), fingerprint };
+        let subject = subject(policy, self.key);
+        let question = self.known.ask(&subject);
         let metas: SmallVec<[Meta; 1]> = match policy.keeps_metas() || policy.options.hold.is_some() {
             true => work.costs().iter().map(|cost| (cost % 2 == 0).then(|| format!("cause-{cost}").into())).collect(),
             false => SmallVec::new(),
         };
         let done = self.store.run(self.now, &subject, &work, &metas).await;
+        if self.learns || work.takes_back() {
+            self.known.note(&subject, question, &work, &done);
+        }
         self.calls.push(Call { now: self.now, policy: policy.clone(), work, done: done.clone() });
         done
     }
 
-    async fn step(&mut self, step: &Step, receipts: &mut Receipts) -> Option<(bool, Wait)> {
+    async fn step(
+        &mut self,
+        step: &Step,
+        charges: &mut Vec<(Number, Policy, Receipt)>,
+        leases: &mut Vec<(Number, Arc<Policy>, LeaseReceipt)>,
+    ) -> Option<(bool, Wait)> {
         let (checks, present) = (self.file.checks(step.by).clone(), self.file.present(step.by).clone());
         match &step.op {
             Op::Take(costs) => _ = self.call(&checks, Work::Take(costs.as_slice().into())).await,
@@ -92,17 +122,20 @@ impl<S: Runs> Running<'_, S> {
                 self.call(&checks, Work::Once { id, cost: *cost, over: *over }).await;
             }
             Op::Wait { id, cost, longest } => _ = self.call(&checks, wait(&checks, *id, *cost, *longest)).await,
-            Op::All { checks, refused } => return Some(self.all(checks, *refused).await),
+            Op::All { checks, refused } => {
+                self.learns = false;
+                return Some(self.all(checks, *refused).await);
+            }
             Op::Reserve { number, cost } => {
                 let hold = Work::hold(checks.timeout);
                 if let Done::Reserved(_, Some(receipt)) = self.call(&checks, Work::Reserve { cost: *cost, hold }).await
                 {
-                    receipts.charges.push((*number, Policy::clone(&checks), receipt));
+                    charges.push((*number, Policy::clone(&checks), receipt));
                 }
             }
             Op::GiveBack(number) => {
-                if let Some(place) = receipts.charges.iter().position(|(own, ..)| own == number) {
-                    let (_, policy, receipt) = receipts.charges.remove(place);
+                if let Some(place) = charges.iter().position(|(own, ..)| own == number) {
+                    let (_, policy, receipt) = charges.remove(place);
                     self.call(&Arc::new(policy), Work::GiveBack(receipt)).await;
                 }
             }
@@ -112,12 +145,12 @@ impl<S: Runs> Running<'_, S> {
                 let costs = costs.iter().copied().chain([*units]).collect();
                 let work = Work::Lease { costs, hold: lease.hold(checks.timeout) };
                 if let Done::Leased(_, Some(receipt)) = self.call(&checks, work).await {
-                    receipts.leases.push((*number, checks, LeaseReceipt::clone(&receipt)));
+                    leases.push((*number, checks, LeaseReceipt::clone(&receipt)));
                 }
             }
             Op::Return { number, units } => {
-                if let Some(place) = receipts.leases.iter().position(|(own, ..)| own == number) {
-                    let (_, policy, mut receipt) = receipts.leases.remove(place);
+                if let Some(place) = leases.iter().position(|(own, ..)| own == number) {
+                    let (_, policy, mut receipt) = leases.remove(place);
                     receipt.charge.cost = receipt.charge.cost.min(*units).max(1);
                     self.call(&policy, Work::Return(Box::new(receipt))).await;
                 }
@@ -184,6 +217,7 @@ impl<S: Runs> Running<'_, S> {
             return present.clone();
         }
         let look = Work::Once { id: Id { repeated: true, ..name(id).into() }, cost: 0, over: Over::Deny };
+        self.learns = false;
         let Done::Reused(Some(charged)) = self.call(present, look).await else { return present.clone() };
         let found = |by_limits| {
             let mut all = std::iter::once(present).chain(&others);

@@ -15,7 +15,7 @@ use tollgate::limit::time::Micros;
 use super::options::{Feature, Filter};
 use super::step::By;
 use crate::support::dice::Dice;
-use crate::support::steps::{bucket, counters, has_distinct_rates, logs, policy_of, quota, span};
+use crate::support::steps::{BACK, bucket, counters, has_distinct_rates, logs, policy_of, quota, span};
 
 /// The names of the plans.
 pub const PLANS: [&str; 2] = ["a", "b"];
@@ -59,6 +59,22 @@ impl File {
     pub fn all(&self) -> impl Iterator<Item = &Arc<Policy>> {
         [&self.policy, &self.over].into_iter().chain(&self.plans)
     }
+}
+
+/// How far the clock may step back behind its latest instant, us: no sliding window admits too much
+/// then (docs/guarantees.md, Clocks), and ticks count what was written.
+pub fn most_back(files: &[File]) -> i64 {
+    let policies = files.iter().flat_map(File::all);
+    let shortest = policies.flat_map(|policy| &policy.quotas).map(|quota| quota.window).min();
+    shortest.unwrap_or(BACK).min(2 * BACK).cast_signed() / 2
+}
+
+/// Whether token buckets have different rates by plan, by override or by file.
+pub fn has_two_rates(files: &[File]) -> bool {
+    let rates = |policy: &Policy| policy.quotas.iter().map(|quota| quota.rule).collect::<Vec<_>>();
+    let mut all = files.iter().flat_map(File::all).filter(|policy| policy.algorithm == Algorithm::TokenBucket);
+    let first = all.next().map(|policy| rates(policy));
+    all.any(|policy| Some(rates(policy)) != first)
 }
 
 /// The forms of quotas that the files of one history have.
@@ -234,7 +250,7 @@ type Kind = (Option<Hold>, Option<u64>, bool);
 fn file(pool: &Pool, (hold, queue, lease): Kind, dice: &mut Dice, filter: &Filter) -> File {
     let shared = matches!(pool, Pool::Counters(ticks, _) if ticks.shared);
     let hold = hold.filter(|_| !shared);
-    let mut base = limits(pool, dice);
+    let mut base = limits(pool, dice, filter);
     let has_places = hold.is_some_and(|hold| hold.in_flight.is_some());
     if has_places && filter.has(Feature::PlacesOnly) && dice.below(6) == 0 {
         base = policy_of(Algorithm::SlidingWindow, Vec::new());
@@ -250,7 +266,7 @@ fn file(pool: &Pool, (hold, queue, lease): Kind, dice: &mut Dice, filter: &Filte
         let is_other = filter.has(Feature::Windows) || base.quotas.is_empty();
         let limits = match dice.below(3) {
             _ if base.quotas.is_empty() && (pool.len() == 0 || dice.below(3) == 0) => base.clone(),
-            0 | 1 if is_other && base.algorithm == algorithm_of(pool) => limits(pool, dice),
+            0 | 1 if is_other && base.algorithm == algorithm_of(pool) => limits(pool, dice, filter),
             _ => with_other_limits(&base, dice),
         };
         instead(&base, limits.quotas, dice)
@@ -271,9 +287,10 @@ fn algorithm_of(pool: &Pool) -> Algorithm {
 }
 
 /// One to three quotas of different forms.
-fn limits(pool: &Pool, dice: &mut Dice) -> Policy {
+fn limits(pool: &Pool, dice: &mut Dice, filter: &Filter) -> Policy {
+    let most = if filter.has(Feature::Several) { 3 } else { 1 };
     loop {
-        let count = 1 + dice.place(3).min(dice.place(3)).min(pool.len() - 1);
+        let count = 1 + dice.place(most).min(dice.place(most)).min(pool.len() - 1);
         let mut places: Vec<usize> = Vec::new();
         while places.len() < count {
             let place = dice.place(pool.len());

@@ -6,16 +6,28 @@
 
 pub mod alike;
 
+pub mod book;
+
+pub mod buckets;
+
 pub mod choices;
 
 pub mod engine;
 
+pub mod exact_log;
+
 pub mod expiring;
 
 pub mod file;
+
+pub mod known;
+
+pub mod ledger;
 
 pub mod options;
 
 pub mod search;
 
 pub mod step;
+
+pub mod waits;

@@ -3,6 +3,8 @@
 
 use tollgate::limit::policy::Algorithm;
 
+use crate::support::dice::Dice;
+
 /// An option of a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
@@ -12,6 +14,8 @@ pub enum Feature {
     Windows,
     /// Token buckets with several rates.
     Rates,
+    /// Policies with more than one quota.
+    Several,
     Reload,
     /// Reloads that add, change and remove `hold`.
     HoldReload,
@@ -42,11 +46,12 @@ pub enum Feature {
     Long,
 }
 
-const WORDS: [(&str, Feature); 28] = [
+const WORDS: [(&str, Feature); 29] = [
     ("plans", Feature::Plans),
     ("override", Feature::Override),
     ("windows", Feature::Windows),
     ("rates", Feature::Rates),
+    ("several", Feature::Several),
     ("reload", Feature::Reload),
     ("hold-reload", Feature::HoldReload),
     ("holds", Feature::Holds),
@@ -113,6 +118,13 @@ impl Filter {
         let unknown = all.iter().find(|word| !known(word));
         assert!(unknown.is_none(), "{unknown:?} is no option of a history: {:?}", WORDS.map(|(name, _)| name));
         Self { features: chosen(&WORDS, &all), algorithms: chosen(&ALGORITHMS, &all) }
+    }
+
+    /// Some of the options, for one history: few of them together meet more often.
+    #[must_use]
+    pub fn some(&self, dice: &mut Dice) -> Self {
+        let features = self.features.iter().copied().filter(|_| dice.below(4) > 0).collect();
+        Self { features, ..self.clone() }
     }
 
     pub fn has(&self, feature: Feature) -> bool {
