@@ -13,7 +13,6 @@ use super::tally::Operation;
 use super::{CheckError, Decision, Door, Engine};
 use crate::limit::hold::End;
 
-
 use crate::limit::time::{Micros, micros};
 use crate::store::{Done, StoreError, Subject, Work};
 use crate::telemetry::traces::{self, Answered};

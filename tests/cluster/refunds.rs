@@ -65,7 +65,7 @@ fn full_store_accepts_reset_of_unknown_key() {
     let unknown = subject(policy(&[(5, 1_000_000)]), "unknown");
     assert!(memory.at(START).charge(&known, &[1], &[]).is_ok());
     for key in [&unknown, &known] {
-        let forgotten = memory.at(START).run(key, &Work::Reset, &[]);
+        let forgotten = memory.at(START).run(key, &Work::Reset(Box::default()), &[]);
         assert!(matches!(forgotten, Ok(Done::Refunded(..))), "{forgotten:?}");
     }
     assert!(memory.at(START).charge(&unknown, &[1], &[]).is_err(), "what was forgotten is noted");

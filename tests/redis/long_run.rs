@@ -123,7 +123,7 @@ impl Run {
                 14..16 => (place, Work::RefundOnce(id(&mut dice))),
                 16..20 => (place, Work::Once { id: id(&mut dice).into(), cost: 1, over: Over::Deny }),
                 20..24 => (place, Work::Look(dice.below(3))),
-                24 => (place, Work::Reset),
+                24 => (place, Work::Reset(Box::default())),
                 _ => (place, Work::Take((0..=dice.below(3)).map(|_| dice.below(4)).collect())),
             };
             let subject = &self.subjects[place];

@@ -145,7 +145,7 @@ fn corrupt_counts_refuse_and_negative_ones_count_as_zero() {
             let key = unique("corrupt");
             command::<u64>(&[&[kind, &name(&key, second)], written].concat());
             refuses(&runtime, &redis, &subject_of(&key), kind);
-            let done = runtime.block_on(redis.at(START).run(&subject_of(&key), Work::Reset, &[]));
+            let done = runtime.block_on(redis.at(START).run(&subject_of(&key), Work::Reset(Box::default()), &[]));
             assert!(matches!(done, Ok(Done::Refunded(..))), "a reset mends it: {done:?}");
             assert!(runtime.block_on(is_allowed(&redis, &subject_of(&key), 5)));
         }

@@ -178,7 +178,7 @@ impl Book {
                 let (quotas, after) = (call.policy.quotas.clone(), self.charges.len());
                 self.refunds.push(Refund { at: call.now, units: *given, quotas, after });
             }
-            (Work::Reset, _) => {
+            (Work::Reset(_), _) => {
                 let ids = self.charges.iter().filter(|charge| !charge.is_over).map(|charge| charge.owner.clone());
                 self.forgotten.extend(ids);
                 self.charges.clear();

@@ -39,7 +39,7 @@ pub struct Columns {
 
 impl Columns {
     pub fn note(&mut self, book: &Book, call: &Call, made: std::ops::Range<usize>) -> Result<(), String> {
-        if call.work == Work::Reset {
+        if matches!(call.work, Work::Reset(_)) {
             *self = Self::default();
             return Ok(());
         }

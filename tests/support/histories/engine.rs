@@ -57,6 +57,8 @@ struct Running<'a, S> {
     known: &'a Known,
     /// Whether the engine has the pre-filter learn from the answers.
     learns: bool,
+    /// The logs of all files, which a reset forgets.
+    logs: Box<[Quota]>,
 }
 
 /// Runs a step.
@@ -64,7 +66,11 @@ pub async fn perform<S: Runs>(store: &S, (files, step): (&[File], &Step), key: &
     let Node { known, charges, leases } = node;
     known.pass(step.now());
     let (file, calls) = (&files[step.file], Vec::new());
-    let mut run = Running { store, file, key, now: step.now(), calls, known, learns: true };
+    let policies = files.iter().flat_map(|file| file.plans.iter().chain([&file.policy, &file.over]));
+    let logs = policies
+        .filter(|policy| policy.algorithm == Algorithm::SlidingLog)
+        .flat_map(|policy| policy.quotas.clone());
+    let mut run = Running { store, file, key, now: step.now(), calls, known, learns: true, logs: logs.collect() };
     let all = run.step(step, charges, leases).await;
     Answered { calls: run.calls, all }
 }
@@ -94,6 +100,7 @@ impl<S: Runs> Running<'_, S> {
         let subject = subject(policy, self.key);
         let question = self.known.ask(&subject);
         let metas: SmallVec<[Meta; 1]> = match policy.keeps_metas() || policy.options.hold.is_some() {
+            true if matches!(work, Work::Sell(_)) => SmallVec::new(),
             true => work.costs().iter().map(|cost| (cost % 2 == 0).then(|| format!("cause-{cost}").into())).collect(),
             false => SmallVec::new(),
         };
@@ -164,10 +171,9 @@ impl<S: Runs> Running<'_, S> {
             }
             Op::Refund(cost) => _ = self.call(&present, Work::Refund(*cost)).await,
             Op::RefundId(id) => {
-                let policy = self.policy_of_charge(&present, *id, false).await;
-                self.call(&policy, Work::RefundOnce(name(*id))).await;
+                self.call(&present, Work::RefundOnce(name(*id))).await;
             }
-            Op::Reset => _ = self.call(&present, Work::Reset).await,
+            Op::Reset => _ = self.call(&present, Work::Reset(self.logs.clone())).await,
         }
         None
     }
@@ -200,16 +206,16 @@ impl<S: Runs> Running<'_, S> {
     /// Mirrors `holds.rs`. The lease of a caller needs no policy of its charge.
     async fn settle(&mut self, present: &Arc<Policy>, id: Number, cost: Option<u64>) {
         let policy = match present.options.hold {
-            Some(_) => self.policy_of_charge(present, id, cost.is_some()).await,
+            Some(_) => self.policy_of_charge(present, id).await,
             None => present.clone(),
         };
         self.call(&policy, Work::Settle { id: name(id), cost }).await;
     }
 
-    /// Mirrors `subject_of_charge` in `refunds.rs`.
-    async fn policy_of_charge(&mut self, present: &Arc<Policy>, id: Number, charges_more: bool) -> Arc<Policy> {
+    /// Mirrors `subject_of_charge` in `holds.rs`.
+    async fn policy_of_charge(&mut self, present: &Arc<Policy>, id: Number) -> Arc<Policy> {
         let base = &self.file.policy;
-        let by_limits = charges_more && counts_as(base, &present.quotas, true);
+        let by_limits = counts_as(base, &present.quotas, true);
         let others: Vec<Arc<Policy>> = self.file.plans.iter().chain([base]).cloned().collect();
         let others: Vec<Arc<Policy>> =
             others.into_iter().filter(|other| !counts_as(other, &present.quotas, by_limits)).collect();
