@@ -106,7 +106,10 @@ pub struct Options {
     pub candidate: Option<Arc<Policy>>,
     /// How nodes spend units locally.
     pub lease: Option<Lease>,
-    /// The most units in line of a token bucket; without it the waits of checks alone bound it.
+    /// Whether checks may wait in line. Else a caller could close a key for an hour.
+    pub waits: bool,
+    /// The most units in line; by default what the bucket repays in a minute
+    /// ([`line::most`](super::line::most)).
     pub queue: Option<u64>,
     /// The receiver of notices about keys that cross a part of a limit.
     pub notify: Option<Arc<Notify>>,
@@ -233,7 +236,7 @@ impl Policy {
     /// Whether its checks may wait in line: a token bucket knows the instant at which a cost fits, and
     /// nodes spend units of a lease locally, in no order.
     pub fn may_wait(&self) -> bool {
-        self.algorithm == Algorithm::TokenBucket && self.options.lease.is_none()
+        self.options.waits && self.algorithm == Algorithm::TokenBucket && self.options.lease.is_none()
     }
 
     /// The name under which the counters are stored. Quotas of a request have their own counters.

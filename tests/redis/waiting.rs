@@ -12,10 +12,10 @@ use crate::support::{Node, config_on, unique, wait_until};
 
 const POLICIES: &str = "
 policies:
-  default: {algorithm: token-bucket, quotas: [{rate: 1 per 10s, burst: 1}]}
+  default: {algorithm: token-bucket, quotas: [{rate: 1 per 10s, burst: 1}], wait: {queue: 1000}}
   short: {algorithm: token-bucket, quotas: [{rate: 1 per 10s, burst: 1}], wait: {queue: 2}}
-  watched: {algorithm: token-bucket, quotas: [{rate: 1 per 10s, burst: 1}], shadow: true}
-  listed: {algorithm: token-bucket, quotas: [{rate: 1 per 10s, burst: 1}], allow: {keys: [root]}, deny: {keys: [mallory]}}
+  watched: {algorithm: token-bucket, quotas: [{rate: 1 per 10s, burst: 1}], shadow: true, wait: {}}
+  listed: {algorithm: token-bucket, quotas: [{rate: 1 per 10s, burst: 1}], allow: {keys: [root]}, deny: {keys: [mallory]}, wait: {}}
   leased: {algorithm: token-bucket, quotas: [{rate: 1000 per 1s, burst: 1000}], lease: {span: 10ms}}
   window: {quotas: [1 per 1h]}
   jobs:

@@ -117,7 +117,12 @@ impl KeyState {
             (Work::Renew(_), _) => Done::Renewed(Renewal::Unknown),
             (Work::ReadHolds, _) => Done::Holds(0, Vec::new()),
             (Work::ReadLog(_), _) => Done::Page(self.page(policy, now)),
-            (Work::ReadTicks { cost, .. }, _) => Done::Ticks(self.look(policy, *cost, now), self.ticks(policy, now)),
+            (Work::ReadTicks { cost, .. }, _) => {
+                let mut taken = self.look(policy, *cost, now);
+                // As in Redis, nothing follows for later checks.
+                taken.ruling.closed = None;
+                Done::Ticks(taken, self.ticks(policy, now))
+            }
         }
     }
 

@@ -6,8 +6,8 @@
 
 local state_keys, runs, reply = {unpack(KEYS)}, {}, {now}
 for _, name in ipairs(other_logs) do
-  state_keys[#state_keys + 1] = base .. name .. ':log'
-  state_keys[#state_keys + 1] = base .. name .. ':metas'
+  state_keys[#state_keys + 1] = policy_base .. name .. ':log'
+  state_keys[#state_keys + 1] = policy_base .. name .. ':metas'
 end
 for r = first_run, #ARGV - 2, 3 do
   runs[#runs + 1] = {cost = tonumber(ARGV[r]), times = tonumber(ARGV[r + 1]), meta = ARGV[r + 2]}
@@ -24,12 +24,13 @@ if undone then
         return logs[q]
       end
     end
-    local key = string.sub(name, 1, 4) == 'l16-' and base .. name
+    local key = string.sub(name, 1, 4) == 'l16-' and policy_base .. name
     local log = key and read({key = key .. ':log', metas = key .. ':metas', window = window, limit = limit_then,
       most = math.huge, slack = window})
     is_sound = is_sound and (log or not key)
     return log
   end)
+  quotas = #logs
   if not is_sound then
     return {now, ''}
   end

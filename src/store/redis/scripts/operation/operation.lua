@@ -34,7 +34,7 @@ if not is_charge then
   if how == 'reset' then
     redis.call('DEL', unpack(state_keys))
 -- plain
-    redis.call('DEL', base .. 'held')
+    redis.call('DEL', policy_base .. 'held')
 -- end plain
     redis.call('SET', reset_key, string.format('%.0f', now), 'PX', life)
 -- hold
@@ -57,7 +57,7 @@ if not is_charge then
     record[#record + 1] = drained
     if own_hold then
       own_hold[2] = 2
-      redis.call('ZREM', base .. 'held', id)
+      redis.call('ZREM', policy_base .. 'held', id)
     end
     redis.call('SET', record_key, packed(record, own_hold, place), 'KEEPTTL')
   end

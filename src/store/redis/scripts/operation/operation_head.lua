@@ -162,8 +162,8 @@ local is_charge = how == 'charge' or how == 'hold' or how == 'once'
 local reset_key = (how == 'hold' or not is_charge) and table.remove(KEYS)
 local record_key, record, drained, own_hold, place = (how == 'once' or how == 'id') and table.remove(KEYS), nil, nil, nil, nil
 -- The beginning of the names of the policy's keys and of records, and the id as it follows.
-local base = string.match(record_key or KEYS[1], '^{[^}]*}[^:]*:') or ''
-local prefix = base .. 'id:'
+local policy_base = string.match(record_key or KEYS[1], '^{[^}]*}[^:]*:') or ''
+local prefix = policy_base .. 'id:'
 local id = record_key and string.sub(record_key, #prefix + 1)
 if record_key then
   record, drained, own_hold, place = record_of(record_key)
@@ -171,7 +171,7 @@ end
 -- end plain
 -- hold
 local held_key, prefix = table.remove(KEYS), argument()
-local base = string.sub(prefix, 1, -4)
+local policy_base = string.sub(prefix, 1, -4)
 local release, most_open, ttl = argument() == 'release', tonumber(argument()), tonumber(argument())
 local test_now, durable, asked, meta = tonumber(argument()), argument() == '1', argument(), argument()
 local counters = arguments(quotas)
@@ -184,7 +184,7 @@ end
 -- sale
 local reset_key, record_key = table.remove(KEYS), table.remove(KEYS)
 local record, drained, sale = record_of(record_key)
-local base = string.match(record_key, '^{[^}]*}[^:]*:')
+local policy_base = string.match(record_key, '^{[^}]*}[^:]*:')
 -- end sale
 
 -- A charge has the time in which it may be undone, us, and what its record has of each quota.
