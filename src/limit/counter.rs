@@ -29,7 +29,7 @@ pub struct SlidingCounter {
 /// Redis, a window that comes later finds only ticks that are still kept.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Lives {
-    /// Of the ticks that are not listed.
+    /// The life of the ticks that are not listed.
     usual: u8,
     /// The ticks with other lives, ascending. Few counters have one.
     others: Option<Box<Vec<(u64, u8)>>>,

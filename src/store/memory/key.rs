@@ -144,7 +144,11 @@ impl KeyState {
 
     /// Decides a cost without charging it.
     pub(super) fn look(&mut self, policy: &Policy, cost: u64, now: Micros) -> Taken {
-        self.with(policy, now, |states| look(policy, states, now, cost))
+        // A look drops nothing, so that an instant to come may be looked at.
+        let before = (policy.algorithm == Algorithm::SlidingCounter).then(|| self.held.clone());
+        let taken = self.with(policy, now, |states| look(policy, states, now, cost));
+        self.held = before.unwrap_or_else(|| std::mem::take(&mut self.held));
+        taken
     }
 
     /// Whether an id has a record at `now`.
@@ -393,7 +397,7 @@ impl KeyState {
         for (_, held) in lent.into_iter().filter(|(quota, _)| !states[*quota].is_carried()) {
             self.held.remove(held);
         }
-        // What has changed nothing leaves the states as they were.
+        // A rule that has changed nothing leaves the states as they were.
         for (quota, state) in repaid {
             if states[quota].is_carried() {
                 states[quota] = state;

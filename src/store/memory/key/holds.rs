@@ -357,15 +357,16 @@ impl KeyState {
         let Some((own, record)) = found else { return Done::Settled(self.look(policy, 0, now), None) };
         let charge = record.cost();
         let wanted = cost.unwrap_or(charge);
-        let is_reset = matches!(self.state_of(step, own), Some((HoldState::Ended(End::Reset), _)));
+        if matches!(self.state_of(step, own), Some((HoldState::Ended(End::Reset), _))) {
+            // The reset has forgotten what the hold costs.
+            return Done::Settled(self.look(policy, 0, now), Some(Settlement::default()));
+        }
         let (charged, drained) = match record.kept().and_then(|kept| kept.end) {
             Some(RecordedEnd::Settled(made)) => {
                 let replayed = Settlement { replayed: true, ..made };
                 return Done::Settled(self.look(policy, 0, now), Some(replayed));
             }
-            // The charge is given back or forgotten already.
             Some(RecordedEnd::Released) => (0, wanted),
-            None if is_reset => (0, wanted),
             None => (wanted.min(charge), wanted.saturating_sub(charge)),
         };
         let mut settlement = Settlement { charged, refunded: 0, owed: 0, replayed: false };
@@ -383,7 +384,7 @@ impl KeyState {
                 record.refunded |= is_whole;
                 is_over
             });
-            if !is_over && !is_reset && wanted < charge {
+            if !is_over && wanted < charge {
                 settlement.refunded = self.take_back_charge(policy, own, (charge - wanted, wanted), now);
             }
             self.state_now(policy, now)

@@ -226,9 +226,11 @@ if settles then
       return {'reused'}
     end
     result = {'replayed', own_hold[4], own_hold[5], own_hold[6]}
-  elseif own == 'released' or own == 'reset' then
+  elseif own == 'reset' then
+    result[1] = 'late'
+  elseif own == 'released' then
     result[1], drain_of = 'settled', wanted
-    if own == 'released' and own_hold[2] == 0 and not is_forgotten then
+    if own_hold[2] == 0 and not is_forgotten then
       local is_due = false
       for _, hold in ipairs(due) do
         is_due = is_due or hold.member == id
