@@ -3,15 +3,10 @@
 use std::collections::BTreeMap;
 
 use futures_util::FutureExt;
-use tollgate::limit::policy::Algorithm;
-use tollgate::limit::quota::Quota;
-use tollgate::store::Over;
 
-use crate::support::histories::file::File;
+use crate::support::histories::fixed;
 use crate::support::histories::options::Filter;
 use crate::support::histories::search::{Trial, run, shortened, told, write};
-use crate::support::histories::step::{By, History, Op, Step};
-use crate::support::steps::{bucket, policy_of};
 use crate::support::timed::Timed;
 
 #[test]
@@ -47,31 +42,13 @@ fn embedded_store_keeps_the_contract() {
     kinds.iter().for_each(|(kind, (count, seed))| println!("{count:>6} {kind} (seed {seed})"));
 }
 
-/// Runs the steps under one file, and returns the fault.
-fn fault(files: Vec<File>, steps: &[(i64, By, Op)]) -> Option<String> {
-    let steps = steps
-        .iter()
-        .map(|(after, by, op)| Step { after: *after, file: 0, by: *by, op: op.clone() })
-        .collect();
-    let memory = Timed::new(1000);
-    let found = run(&mut Trial::<_, Timed>::new(&memory, None), &History { files, steps }).now_or_never().unwrap();
-    found.map(|fault| format!("{}: {}", fault.judge, fault.reason))
-}
-
-fn checked(id: u32, cost: u64) -> Op {
-    Op::Check { id, cost, over: Over::Deny, life: None, repeated: false }
-}
-
 #[test]
-fn leaver_under_another_rate_does_not_empty_the_bucket() {
-    let buckets = |quota: Quota| policy_of(Algorithm::TokenBucket, vec![quota]);
-    let (own, free) = (buckets(bucket(20, 10, 1_000_000)), buckets(bucket(10, 10, 60_000_000)));
-    let files = vec![File::new(own.clone(), vec![free], own)];
-    let steps = [
-        (0, By::Policy, Op::Take(vec![20])),
-        (0, By::Plan(0), Op::Wait { id: Some(1), cost: 1, longest: 60_000_000 }),
-        (0, By::Policy, Op::RefundId(1)),
-        (0, By::Policy, Op::Take(vec![19])),
-    ];
-    assert_eq!(fault(files, &steps), None);
+fn histories_that_once_failed_pass() {
+    let mut failed = Vec::new();
+    for (name, history) in fixed::all() {
+        let memory = Timed::new(1000);
+        let found = run(&mut Trial::<_, Timed>::new(&memory, None), &history).now_or_never().unwrap();
+        failed.extend(found.map(|fault| format!("{name}: {} {}: {}", fault.judge, fault.what, fault.reason)));
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
 }

@@ -8,6 +8,8 @@ pub mod alike;
 
 pub mod book;
 
+pub mod bucket_ledger;
+
 pub mod buckets;
 
 pub mod choices;
@@ -20,9 +22,13 @@ pub mod expiring;
 
 pub mod file;
 
+pub mod fixed;
+
 pub mod known;
 
 pub mod ledger;
+
+pub mod line;
 
 pub mod options;
 

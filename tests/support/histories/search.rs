@@ -12,10 +12,10 @@ use super::choices::Choices;
 use super::engine::{Answered, Node, Runs, asked, perform, subject};
 use super::exact_log::Log;
 use super::file::{File, files, has_two_rates, most_back};
-use super::ledger;
 use super::options::Filter;
 use super::step::{By, History, Op, Step};
 use super::waits::Waits;
+use super::{bucket_ledger, ledger, line};
 use crate::support::dice::Dice;
 use crate::support::unique;
 
@@ -44,12 +44,14 @@ pub struct Trial<'a, A, B> {
     book: Book,
     log: Log,
     waits: Waits,
+    /// Give-backs, each of which a bucket rounds up.
+    refunds: u64,
 }
 
 impl<'a, A: Runs, B: Runs> Trial<'a, A, B> {
     pub fn new(memory: &'a A, redis: Option<&'a B>) -> Self {
         let (nodes, steps, calls, book, log, waits) = Default::default();
-        Self { memory, redis, key: unique("history").into(), nodes, steps, calls, book, log, waits }
+        Self { memory, redis, key: unique("history").into(), nodes, steps, calls, book, log, waits, refunds: 0 }
     }
 
     /// Runs the next step, and asks the judges.
@@ -57,7 +59,7 @@ impl<'a, A: Runs, B: Runs> Trial<'a, A, B> {
         self.steps += 1;
         self.look_behind_denials(history).await?;
         let answered = self.perform(history).await?;
-        self.judge(history.1, &answered)?;
+        self.judge(history.1, &answered, !has_two_rates(history.0))?;
         Ok(answered)
     }
 
@@ -92,7 +94,7 @@ impl<'a, A: Runs, B: Runs> Trial<'a, A, B> {
             let look = Step { by: by.unwrap_or(step.by), op: Op::Look(cost), ..step.clone() };
             let answered = self.perform((files, &look)).await?;
             let is_allowed = |done: &Done| matches!(done, Done::Taken(taken) if taken.ruling.verdicts[0].allowed);
-            self.judge(&look, &answered)?;
+            self.judge(&look, &answered, !has_two_rates(files))?;
             if answered.calls.iter().any(|call| is_allowed(&call.done)) {
                 return Err(self.fault("prefilter", "unsound", format!("a known denial of {cost} would be allowed")));
             }
@@ -108,19 +110,28 @@ impl<'a, A: Runs, B: Runs> Trial<'a, A, B> {
             for by in plans.chain([By::Policy, By::Override]) {
                 let look = Step { after: last.after, file, by, op: Op::Look(0) };
                 let answered = self.perform((files, &look)).await?;
-                self.judge(&look, &answered)?;
+                self.judge(&look, &answered, !has_two_rates(files))?;
             }
         }
         Ok(())
     }
 
-    fn judge(&mut self, step: &Step, answered: &Answered) -> Result<(), Fault> {
+    fn judge(&mut self, step: &Step, answered: &Answered, is_one_rate: bool) -> Result<(), Fault> {
         for call in &answered.calls {
-            let undone = ledger::before(&self.book, call);
-            undone.map_err(|(what, reason)| self.fault("ledger", what, reason))?;
+            let wrong = |(what, reason): ledger::Wrong| self.fault("ledger", what, reason);
+            ledger::before(&self.book, call).map_err(wrong)?;
+            if is_one_rate {
+                bucket_ledger::before(&self.book, call).map_err(wrong)?;
+            }
+            let line = line::before(&self.book, call, is_one_rate);
+            line.map_err(|(what, reason)| self.fault("line", what, reason))?;
             let made = self.book.note(call);
-            let usage = ledger::after(&self.book, call);
-            usage.map_err(|(what, reason)| self.fault("ledger", what, reason))?;
+            self.refunds += u64::from(matches!(call.done, Done::Refunded(_, 1..) | Done::Settled(..)));
+            let wrong = |(what, reason): ledger::Wrong| self.fault("ledger", what, reason);
+            ledger::after(&self.book, call).map_err(wrong)?;
+            if is_one_rate {
+                bucket_ledger::after(&self.book, call, self.refunds).map_err(wrong)?;
+            }
             let over = self.log.note(&self.book, call, made);
             over.map_err(|reason| self.fault("log", "over", reason))?;
         }
