@@ -11,6 +11,7 @@ use tollgate::limit::time::Micros;
 use tollgate::store::Over;
 
 use super::file::File;
+use super::hunt::Bench;
 use super::step::{By, History, Number, Op, Part, Step};
 use crate::support::steps::{bucket, counters, logs, policy, policy_of};
 
@@ -41,6 +42,16 @@ pub fn all() -> Vec<(&'static str, History)> {
         ("full_buckets_keep_nothing_for_another_rate", full_buckets()),
         ("window_that_returns_finds_its_ticks", returning_window()),
     ]
+}
+
+/// Runs each of them.
+pub fn pass(bench: &impl Bench) {
+    let fault = |(name, history): (&str, History)| {
+        let fault = bench.run(&history)?;
+        Some(format!("{name}: {} {}: {}", fault.judge, fault.what, fault.reason))
+    };
+    let faults: Vec<String> = all().into_iter().filter_map(fault).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 fn history(files: Vec<File>, steps: Vec<(Micros, usize, By, Op)>) -> History {

@@ -24,6 +24,8 @@ pub mod file;
 
 pub mod fixed;
 
+pub mod hunt;
+
 pub mod known;
 
 pub mod ledger;
@@ -35,5 +37,9 @@ pub mod options;
 pub mod search;
 
 pub mod step;
+
+pub mod told;
+
+pub mod trial;
 
 pub mod waits;
