@@ -82,6 +82,10 @@ pub struct Charge {
     pub owner: Owner,
     /// Whether it was undone, settled or reset.
     pub is_over: bool,
+    /// Whether an expiry has given it back.
+    pub is_released: bool,
+    /// Whether its caller has left the line before its start.
+    pub has_left: bool,
 }
 
 /// A refund by cost.
@@ -163,8 +167,12 @@ impl Book {
             }
             (Work::RefundOnce(id) | Work::Undo(id), Done::Refunded(_, given)) => {
                 self.undo(&Owner::Id(id.clone()), *given);
+                self.leave(id, call.now);
             }
-            (Work::Settle { id, .. }, Done::Settled(taken, Some(made))) if !made.replayed => {
+            (Work::Settle { id, cost }, Done::Settled(taken, Some(made))) if !made.replayed => {
+                if *cost == Some(0) {
+                    self.leave(id, call.now);
+                }
                 self.undo(&Owner::Id(id.clone()), made.refunded);
                 let drained = &taken.ruling.verdicts[0];
                 if drained.parts.is_some() {
@@ -234,6 +242,8 @@ impl Book {
             hold,
             owner,
             is_over: false,
+            is_released: false,
+            has_left: false,
         });
     }
 
@@ -274,6 +284,26 @@ impl Book {
         }
     }
 
+    /// The last charge that this undoes.
+    pub fn owned(&self, owner: &Owner) -> Option<&Charge> {
+        self.charges.iter().rev().find(|charge| charge.owner == *owner)
+    }
+
+    /// A caller leaves the line. The line ends at the last place that is still held: places behind it
+    /// are free, if nobody holds them.
+    fn leave(&mut self, id: &Arc<str>, now: Micros) {
+        let owner = Owner::Id(id.clone());
+        let own = self.charges.iter_mut().rev().find(|charge| charge.owner == owner && charge.stands(now));
+        let Some(own) = own else { return };
+        own.has_left = true;
+        // A drain or a refund by cost closes what stands before it.
+        let is_closing = |charge: &Charge| charge.is_held(now) || !charge.is_place;
+        let last = self.charges.iter().rposition(is_closing).map_or(0, |place| place + 1);
+        let last = self.refunds.last().map_or(last, |refund| last.max(refund.after));
+        let behind = self.charges[last..].iter_mut().filter(|charge| charge.stands(now) && charge.has_left);
+        behind.for_each(|charge| charge.give(u64::MAX));
+    }
+
     /// An expired hold has no place any more, and possibly no charge. A call under a policy with
     /// holds gives it back.
     fn expire(&mut self, call: &Call) {
@@ -288,6 +318,7 @@ impl Book {
                 charge.is_over = true;
                 if call.now < hold.until {
                     charge.give(u64::MAX);
+                    charge.is_released = true;
                     self.is_mixed |= is_mixed;
                 }
             }
@@ -307,6 +338,16 @@ impl Charge {
 
     fn end(&mut self) {
         self.hold.iter_mut().for_each(|hold| (hold.is_open, hold.is_due) = (false, false));
+    }
+
+    /// Whether it has a place in line that has not started.
+    fn stands(&self, now: Micros) -> bool {
+        self.is_place && self.at > now
+    }
+
+    /// Whether somebody stands in line for it.
+    pub fn is_held(&self, now: Micros) -> bool {
+        self.stands(now) && !self.has_left
     }
 
     /// The recorded instant in a counter, and the end of its fixed window.

@@ -99,8 +99,8 @@ impl<S: Runs> Running<'_, S> {
     async fn call(&mut self, policy: &Arc<Policy>, work: Work) -> Done {
         let subject = subject(policy, self.key);
         let question = self.known.ask(&subject);
-        let metas: SmallVec<[Meta; 1]> = match policy.keeps_metas() || policy.options.hold.is_some() {
-            true if matches!(work, Work::Sell(_)) => SmallVec::new(),
+        let has_metas = !matches!(work, Work::Sell(_)) && (policy.keeps_metas() || policy.options.hold.is_some());
+        let metas: SmallVec<[Meta; 1]> = match has_metas {
             true => work.costs().iter().map(|cost| (cost % 2 == 0).then(|| format!("cause-{cost}").into())).collect(),
             false => SmallVec::new(),
         };

@@ -21,53 +21,47 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
     if book.is_mixed || book.stepped_back || call.policy.shared_ticks().is_some() {
         return Ok(());
     }
-    let now = call.now;
-    let of = |owner: Owner| {
-        book.charges
-            .iter()
-            .rev()
-            .find(|charge| charge.owner == owner && !charge.is_over && !is_bucket(charge))
-    };
-    let given_back = |charge: Option<&Charge>, most: u64, given: u64| {
-        // A reset forgets the charges of its instant, too.
-        let is_changed = charge.is_none_or(|charge| is_released(charge, now) || charge.made <= book.reset_at);
-        let is_changed = is_changed || !book.refunds.is_empty();
-        let Some(charge) = charge.filter(|_| !is_changed) else { return Ok(()) };
-        let expected = (0..charge.quotas.len()).map(|quota| charge.counting(quota, now).min(most)).max().unwrap_or(0);
-        match given == expected {
-            true => Ok(()),
-            false => Err(("refund", format!("{given} of {expected} units given back: {charge:?}"))),
-        }
-    };
     match (&call.work, &call.done) {
         (Work::RefundOnce(id) | Work::Undo(id), Done::Refunded(_, given)) => {
-            given_back(of(Owner::Id(id.clone())), u64::MAX, *given)
+            given_back(book, call, &Owner::Id(id.clone()), u64::MAX, *given)
         }
         (Work::GiveBack(receipt), Done::Refunded(_, given)) => {
-            given_back(of(Owner::Receipt(receipt.clone())), u64::MAX, *given)
+            given_back(book, call, &Owner::Receipt(receipt.clone()), u64::MAX, *given)
         }
         (Work::Settle { id, .. }, Done::Returned(_, SoldEnd::Settled { spent, returned, replayed: false })) => {
-            let charge = of(Owner::Sale(id.clone()));
-            given_back(charge, charge.map_or(0, |charge| charge.cost.saturating_sub(*spent)), *returned)
+            let owner = Owner::Sale(id.clone());
+            let cost = book.owned(&owner).map_or(0, |charge| charge.cost);
+            given_back(book, call, &owner, cost.saturating_sub(*spent), *returned)
         }
         (Work::Settle { id, cost }, Done::Settled(taken, Some(made))) if !made.replayed => {
             let owner = Owner::Id(id.clone());
-            if book.forgotten.contains(&owner) {
+            let charge = book.owned(&owner);
+            if charge.is_some_and(|charge| charge.is_over) || book.forgotten.contains(&owner) {
+                // Nothing of the charge counts any more, so only what is charged now does.
                 let drained = taken.ruling.verdicts[0].parts.as_ref().and_then(|parts| parts.iter().max());
                 let drained = drained.copied().unwrap_or(0);
-                return match made.charged == drained || call.policy.quotas.is_empty() {
-                    true => Ok(()),
-                    false => {
-                        Err(("reset", format!("{} of a charge that a reset forgot, {drained} charged", made.charged)))
-                    }
-                };
+                let reason = || format!("{} of a charge that is undone, and {drained} are charged now", made.charged);
+                let is_right = made.charged == drained || call.policy.quotas.is_empty();
+                return if is_right { Ok(()) } else { Err(("settle", reason())) };
             }
-            let charge = of(owner);
-            let rest = charge.map_or(0, |charge| charge.cost.saturating_sub(cost.unwrap_or(charge.cost)));
-            given_back(charge, rest, made.refunded)
+            let charge = charge.map_or(0, |charge| charge.cost);
+            given_back(book, call, &owner, charge.saturating_sub(cost.unwrap_or(charge)), made.refunded)
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a charge is given back as far as it counts, up to `most` units, and once.
+fn given_back(book: &Book, call: &Call, owner: &Owner, most: u64, given: u64) -> Result<(), Wrong> {
+    let Some(charge) = book.owned(owner).filter(|charge| !is_bucket(charge)) else { return Ok(()) };
+    // A reset forgets the charges of its instant, too.
+    if is_released(charge, call.now) || charge.made <= book.reset_at || !book.refunds.is_empty() {
+        return Ok(());
+    }
+    let counting = |quota: usize| charge.counting(quota, call.now).min(most);
+    let expected = if charge.is_over { 0 } else { (0..charge.quotas.len()).map(counting).max().unwrap_or(0) };
+    let reason = || format!("{given} of {expected} units given back: {charge:?}");
+    if given == expected { Ok(()) } else { Err(("refund", reason())) }
 }
 
 /// Judges the counts that an answer shows. `book` has the call.
@@ -97,7 +91,7 @@ pub fn after(book: &Book, call: &Call) -> Result<(), Wrong> {
 }
 
 /// The verdict that shows the counts after a call. A record has those of its own time.
-fn shown(call: &Call) -> Option<&Verdict> {
+pub fn shown(call: &Call) -> Option<&Verdict> {
     match &call.done {
         Done::Taken(taken)
         | Done::Reserved(taken, _)

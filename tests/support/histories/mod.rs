@@ -8,6 +8,8 @@ pub mod alike;
 
 pub mod book;
 
+pub mod bucket_ledger;
+
 pub mod buckets;
 
 pub mod choices;
@@ -20,14 +22,24 @@ pub mod expiring;
 
 pub mod file;
 
+pub mod fixed;
+
+pub mod hunt;
+
 pub mod known;
 
 pub mod ledger;
+
+pub mod line;
 
 pub mod options;
 
 pub mod search;
 
 pub mod step;
+
+pub mod told;
+
+pub mod trial;
 
 pub mod waits;

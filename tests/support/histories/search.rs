@@ -1,137 +1,15 @@
 //! Searches for a history that a judge refuses, and shortens it.
 
-use std::sync::Arc;
-
-use tollgate::limit::policy::{Options, Policy};
-use tollgate::limit::quota::{Quota, Rule};
-use tollgate::store::Done;
-
-use super::alike;
-use super::book::Book;
 use super::choices::Choices;
-use super::engine::{Answered, Node, Runs, asked, perform, subject};
-use super::exact_log::Log;
-use super::file::{File, files, has_two_rates, most_back};
-use super::ledger;
+use super::engine::Runs;
+use super::file::{files, most_back};
 use super::options::Filter;
-use super::step::{By, History, Op, Step};
-use super::waits::Waits;
+use super::step::History;
+use super::trial::{Fault, Trial};
 use crate::support::dice::Dice;
-use crate::support::unique;
 
-/// The steps of a history, unless its records end before.
-pub const STEPS: usize = 60;
-
-/// The verdict of a judge.
-#[derive(Debug, Clone)]
-pub struct Fault {
-    /// The judge, and what it is about: a shortened history has the same.
-    pub judge: &'static str,
-    pub what: String,
-    pub reason: String,
-    /// The number of steps until it shows.
-    pub steps: usize,
-}
-
-/// One key of a history at one or two stores.
-pub struct Trial<'a, A, B> {
-    memory: &'a A,
-    redis: Option<&'a B>,
-    key: Arc<str>,
-    nodes: [Node; 2],
-    steps: usize,
-    pub calls: u64,
-    book: Book,
-    log: Log,
-    waits: Waits,
-}
-
-impl<'a, A: Runs, B: Runs> Trial<'a, A, B> {
-    pub fn new(memory: &'a A, redis: Option<&'a B>) -> Self {
-        let (nodes, steps, calls, book, log, waits) = Default::default();
-        Self { memory, redis, key: unique("history").into(), nodes, steps, calls, book, log, waits }
-    }
-
-    /// Runs the next step, and asks the judges.
-    pub async fn step(&mut self, history: (&[File], &Step)) -> Result<Answered, Fault> {
-        self.steps += 1;
-        self.look_behind_denials(history).await?;
-        let answered = self.perform(history).await?;
-        self.judge(history.1, &answered)?;
-        Ok(answered)
-    }
-
-    async fn perform(&mut self, history: (&[File], &Step)) -> Result<Answered, Fault> {
-        let [of_memory, of_redis] = &mut self.nodes;
-        let answered = perform(self.memory, history, &self.key, of_memory).await;
-        self.calls += answered.calls.len() as u64;
-        if let Some(redis) = self.redis {
-            let other = perform(redis, history, &self.key, of_redis).await;
-            self.calls += other.calls.len() as u64;
-            if let Some((what, reason)) = alike::difference(&answered, &other) {
-                return Err(self.fault("alike", &what, reason));
-            }
-        }
-        Ok(answered)
-    }
-
-    /// Asks the stores where a node would deny without them.
-    async fn look_behind_denials(&mut self, (files, step): (&[File], &Step)) -> Result<(), Fault> {
-        if has_two_rates(files) {
-            // Under different rates a denial may be known for too long (docs/guarantees.md).
-            return Ok(());
-        }
-        for (policy, cost) in asked(files, step) {
-            let subject = subject(policy, &self.key);
-            self.nodes.iter_mut().for_each(|node| node.known.pass(step.now()));
-            if self.nodes.iter().all(|node| !node.known.denies(&subject, cost)) {
-                continue;
-            }
-            let by = (0..3).map(|plan| if plan == 2 { By::Override } else { By::Plan(plan) });
-            let by = by.chain([By::Policy]).find(|by| Arc::ptr_eq(files[step.file].checks(*by), policy));
-            let look = Step { by: by.unwrap_or(step.by), op: Op::Look(cost), ..step.clone() };
-            let answered = self.perform((files, &look)).await?;
-            let is_allowed = |done: &Done| matches!(done, Done::Taken(taken) if taken.ruling.verdicts[0].allowed);
-            self.judge(&look, &answered)?;
-            if answered.calls.iter().any(|call| is_allowed(&call.done)) {
-                return Err(self.fault("prefilter", "unsound", format!("a known denial of {cost} would be allowed")));
-            }
-        }
-        Ok(())
-    }
-
-    /// Looks at the counts under all limits, at the instant of the last step.
-    pub async fn conclude(&mut self, files: &[File], last: Option<&Step>) -> Result<(), Fault> {
-        let Some(last) = last else { return Ok(()) };
-        for file in 0..files.len() {
-            let plans = (0..files[file].plans.len()).map(By::Plan);
-            for by in plans.chain([By::Policy, By::Override]) {
-                let look = Step { after: last.after, file, by, op: Op::Look(0) };
-                let answered = self.perform((files, &look)).await?;
-                self.judge(&look, &answered)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn judge(&mut self, step: &Step, answered: &Answered) -> Result<(), Fault> {
-        for call in &answered.calls {
-            let undone = ledger::before(&self.book, call);
-            undone.map_err(|(what, reason)| self.fault("ledger", what, reason))?;
-            let made = self.book.note(call);
-            let usage = ledger::after(&self.book, call);
-            usage.map_err(|(what, reason)| self.fault("ledger", what, reason))?;
-            let over = self.log.note(&self.book, call, made);
-            over.map_err(|reason| self.fault("log", "over", reason))?;
-        }
-        let waits = self.waits.note(step, answered, self.book.stepped_back);
-        waits.map_err(|reason| self.fault("waits", "inexact", reason))
-    }
-
-    fn fault(&self, judge: &'static str, what: &str, reason: String) -> Fault {
-        Fault { judge, what: what.into(), reason, steps: self.steps }
-    }
-}
+/// The most steps of a history.
+const STEPS: usize = 60;
 
 /// Writes the history of a seed while it runs. Returns it with the fault, if a judge finds one. The
 /// variable `TOLLGATE_IGNORED` names faults that are no result, by judge and kind, so that a search
@@ -210,40 +88,4 @@ pub async fn shortened(
         }
     }
     (best, reason)
-}
-
-/// The history as text.
-pub fn told(history: &History) -> String {
-    let mut lines = Vec::new();
-    for (number, file) in history.files.iter().enumerate() {
-        if history.steps.iter().all(|step| step.file != number) {
-            continue;
-        }
-        let options = |policy: &Policy| {
-            let quota = |quota: &Quota| match quota.rule {
-                Rule::TokenBucket(rate) => format!("{} per {} us burst {}", rate.units, rate.per, quota.limit),
-                rule => format!("{} per {} us {rule:?}", quota.limit, quota.window),
-            };
-            let quotas: Vec<String> = policy.quotas.iter().map(quota).collect();
-            let Options { hold, lease, queue, .. } = &policy.options;
-            let some =
-                |name: &str, text: Option<String>| text.map_or_else(String::new, |text| format!(" {name} {text}"));
-            let hold =
-                some("hold", hold.map(|hold| format!("{} us {:?} {:?}", hold.ttl, hold.in_flight, hold.on_expiry)));
-            let lease = some("lease", lease.map(|lease| lease.span.to_string()));
-            format!("[{}]{hold}{lease}{}", quotas.join(", "), some("queue", queue.map(|queue| queue.to_string())))
-        };
-        lines.push(format!("file {number}: policy   {}", options(&file.policy)));
-        for (plan, policy) in file.plans.iter().enumerate() {
-            lines.push(format!("        plan {plan}   {}", options(policy)));
-        }
-        lines.push(format!("        override {}", options(&file.over)));
-    }
-    lines.extend(
-        history
-            .steps
-            .iter()
-            .map(|step| format!("{:>12}  file {} {:?}  {:?}", step.after, step.file, step.by, step.op)),
-    );
-    lines.join("\n")
 }

@@ -30,8 +30,8 @@ impl Waits {
             return Ok(());
         }
         let now = step.now();
-        if now == end && !is_allowed {
-            return Err(format!("denied at the end of its wait of {} us: {wait:?}", end - then.now()));
+        if now >= end && !is_allowed {
+            return Err(format!("denied {} us after its wait of {} us: {wait:?}", now - end, end - then.now()));
         }
         if now < end && is_allowed && !is_longest {
             return Err(format!("allowed {} us before the end of its wait of {} us", end - now, end - then.now()));
