@@ -9,6 +9,10 @@ use tollgate::clock::Clock;
 
 use crate::support::{TOLLGATE, wait_until};
 
+mod backends;
+
+mod readings;
+
 mod rig;
 
 pub(crate) mod spoofs;
