@@ -239,6 +239,17 @@ impl Policy {
         self.options.waits && self.algorithm == Algorithm::TokenBucket && self.options.lease.is_none()
     }
 
+    /// The same policy with `others` places fewer. None if no place is left.
+    pub fn with_fewer_places(&self, others: u64) -> Option<Self> {
+        let mut policy = self.clone();
+        if let Some(hold) = &mut policy.options.hold
+            && let Some(places) = hold.in_flight
+        {
+            hold.in_flight = Some(NonZeroU64::new(places.get().saturating_sub(others))?);
+        }
+        Some(policy)
+    }
+
     /// The name under which the counters are stored. Quotas of a request have their own counters.
     pub fn counters(&self) -> &str {
         self.options.counters.as_deref().unwrap_or(&self.name)

@@ -291,6 +291,18 @@ impl<S: Runs> Running<'_, S> {
             let done = self.call(policy, Work::Look(*cost)).await;
             waits.extend(denied_for(&done));
         }
+        for (place, (policy, ..)) in groups.iter().enumerate() {
+            let alike: Vec<_> = groups.iter().filter(|(other, ..)| Arc::ptr_eq(other, policy)).collect();
+            let is_first = groups[..place].iter().all(|(other, ..)| !Arc::ptr_eq(other, policy));
+            if is_first && alike.len() > 1 && !waits.is_empty() {
+                let others = alike.iter().filter(|(.., cost)| *cost > 0).count().saturating_sub(1) as u64;
+                let sum = alike.iter().map(|(.., cost)| cost).sum();
+                match policy.with_fewer_places(others) {
+                    Some(fewer) => waits.extend(denied_for(&self.call(&Arc::new(fewer), Work::Look(sum)).await)),
+                    None => waits.push(Wait::Never),
+                }
+            }
+        }
         (false, waits.into_iter().max().unwrap_or(Wait::NONE))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::waiting::Placed;
 use super::{Id, KeyState};
 use crate::limit::decision::Verdict;
-use crate::limit::drain::Over;
+use crate::limit::drain::{Over, drain_rest};
 use crate::limit::hold::{End, Hold, HoldState, LISTED, OnExpiry, Places, Renewal, SWEPT, Settlement};
 use crate::limit::key::Fingerprint;
 use crate::limit::line;
@@ -371,7 +371,7 @@ impl KeyState {
         };
         let mut settlement = Settlement { charged, refunded: 0, owed: 0, replayed: false };
         let taken = if drained > 0 {
-            let taken = self.drain(policy, drained, &[], now);
+            let taken = self.with(policy, now, |states| drain_rest(policy, states, now, drained));
             let most = taken.ruling.verdicts.first().map_or(0, |verdict| verdict.charged());
             settlement.charged += most;
             settlement.owed = drained - most;

@@ -8,6 +8,10 @@ for q = 1, quotas do
   -- A drain may charge to one burst of debt below empty.
   local room_below = 2 * burst * price - counted[q]
   drains[q] = (room_below - room_below % price) / price
+-- hold
+  -- The rest of a settle leaves no debt.
+  drains[q] = drain_of > 0 and math.max(0, room[q]) or drains[q]
+-- end hold
 end
 
 -- us from now until a cost fits into a pair, whose debt ends at `ends` if a rate has converted it.
