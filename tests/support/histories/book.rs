@@ -160,7 +160,10 @@ impl Book {
                     _ => false,
                 };
                 self.is_mixed |= *given > 0 && !self.refunds.is_empty();
-                if let Some(charge) = self.charges.iter_mut().find(is_it) {
+                // Two leases of one instant are alike, but for their units.
+                let mut alike: Vec<&mut Charge> = self.charges.iter_mut().filter(is_it).collect();
+                alike.sort_by_key(|charge| charge.parts.iter().copied().max().unwrap_or(0) < *given);
+                if let Some(charge) = alike.into_iter().next() {
                     charge.give(*given);
                     charge.owner = Owner::Nobody;
                 }

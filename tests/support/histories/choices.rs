@@ -12,7 +12,7 @@ use super::file::{File, most_back};
 use super::options::{Feature, Filter};
 use super::step::{By, Number, Op, Part, Step};
 use crate::support::dice::Dice;
-use crate::support::steps::{RECORDS_LIVE, span};
+use crate::support::steps::RECORDS_LIVE;
 
 const SECOND: i64 = 1_000_000;
 
@@ -55,6 +55,8 @@ pub struct Choices<'a> {
     left: u64,
     /// A step that repeats a denied one when its wait ends.
     again: Option<Step>,
+    /// Those who leave the line next.
+    leaving: Vec<Number>,
     /// How often the history has each operation, and how often it stays at an instant, per cent.
     factors: [u64; OPS],
     still: i64,
@@ -82,6 +84,7 @@ impl<'a> Choices<'a> {
             edges: Vec::new(),
             left: 1,
             again: None,
+            leaving: Vec::new(),
             factors,
             still,
         }
@@ -89,10 +92,20 @@ impl<'a> Choices<'a> {
 
     /// The next step; none if the history would outlive its records.
     pub fn next(&mut self) -> Option<Step> {
-        if let Some(again) = self.again.take().filter(|again| self.fits(again.after)) {
+        if let Some(again) = self.again.take().filter(|again| self.fits(again.after) && self.leaving.is_empty()) {
             self.after = again.after;
             self.latest = self.latest.max(self.after);
             return Some(again);
+        }
+        if let Some(id) = self.leaving.pop() {
+            let by = if self.is_overridden { By::Override } else { By::Policy };
+            let step = Step { after: self.after, file: self.file, by, op: Op::RefundId(id) };
+            if self.leaving.is_empty() && self.files[self.file].checks(by).algorithm == Algorithm::TokenBucket {
+                // The next one sees where the line ends.
+                let is_held = self.files[self.file].checks(by).options.hold.is_some();
+                self.again = Some(Step { op: self.wait(&step, 1, is_held), ..step.clone() });
+            }
+            return Some(step);
         }
         let changes = if self.is_mixed { 2 } else { 20 };
         if self.filter.has(Feature::Reload) && self.dice.below(changes) == 0 {
@@ -120,8 +133,9 @@ impl<'a> Choices<'a> {
     /// Sets the clock.
     fn pass(&mut self, by: By) -> Option<()> {
         let policy = self.files[self.file].checks(by).clone();
-        let spans = || policy.quotas.iter().map(span);
-        let shortest = spans().min().unwrap_or(2_000_000).cast_signed();
+        // A bucket fills within its window.
+        let spans = || policy.quotas.iter().map(|quota| quota.window);
+        let shortest = spans().min().unwrap_or(2_000_000).max(1000).cast_signed();
         let longest = spans().max().unwrap_or(2_000_000).cast_signed();
         let mut random = |most: i64| self.dice.below(most.max(1).cast_unsigned()).cast_signed();
         let is_still = random(100) < self.still;
@@ -304,6 +318,17 @@ impl<'a> Choices<'a> {
     fn leaver(&mut self) -> Option<Number> {
         let standing: Vec<Number> =
             self.ids.iter().filter(|known| known.start > self.after).map(|known| known.id).collect();
+        if standing.len() > 2 && self.dice.below(2) == 0 {
+            // Many leave at once: the oldest first, the newest first, or in any order.
+            self.leaving.clone_from(&standing);
+            match self.dice.below(3) {
+                0 => self.leaving.reverse(),
+                1 => {}
+                _ => (0..standing.len()).for_each(|place| self.leaving.swap(place, self.dice.place(standing.len()))),
+            }
+            let stays = self.dice.place(3);
+            self.leaving.drain(..stays.min(standing.len()));
+        }
         match self.dice.below(4) {
             0 => None,
             1 => (!standing.is_empty()).then(|| *self.dice.one_of(&standing)),
