@@ -153,7 +153,12 @@ impl Book {
 
     fn give_back(&mut self, call: &Call, work: &Work, done: &Done) {
         match (work, done) {
-            (Work::GiveBack(receipt), Done::Refunded(_, given)) => self.undo(&Owner::Receipt(receipt.clone()), *given),
+            (Work::GiveBack(receipt), Done::Refunded(_, given)) => {
+                let owner = Owner::Receipt(receipt.clone());
+                // Two reservations of one instant are one to a receipt, but for their policies.
+                self.is_mixed |= self.charges.iter().filter(|charge| charge.owner == owner).count() > 1;
+                self.undo(&owner, *given);
+            }
             (Work::Return(lease), Done::Refunded(_, given)) => {
                 let is_it = |charge: &&mut Charge| match &charge.owner {
                     Owner::Receipt(own) => (own.at, &own.entries) == (lease.charge.at, &lease.charge.entries),

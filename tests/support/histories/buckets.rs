@@ -1,8 +1,8 @@
 //! Token buckets in the exact log: burst + rate x t of the largest burst and rate in force.
 //!
-//! A debt belongs to the quota of its rate. Other quotas take over the other debts, in the order of
-//! the rates, the fastest first (docs/guarantees.md, Changed rates; ADR 40). So each debt has a log
-//! of its own, and the bursts and rates of the quotas that had it.
+//! A debt belongs to the quota of its rate. Quotas that owe nothing take over the other debts, in the
+//! order of the rates, the fastest first, and repaid ones last (docs/guarantees.md, Changed rates;
+//! ADR 40). So each debt has a log of its own, and the bursts and rates of the quotas that had it.
 
 use std::cmp::Ordering;
 
@@ -78,19 +78,27 @@ impl Columns {
             // Nothing is left of a key whose buckets are all full.
             self.columns.clear();
         }
-        let mut free: Vec<usize> = (0..self.columns.len()).collect();
-        let mut found: Vec<Option<usize>> = vec![None; rates.len()];
-        for (quota, rate) in rates.iter().enumerate() {
-            let own =
-                (0..self.columns.len()).find(|column| faster(self.columns[*column].rate, *rate) == Ordering::Equal);
-            free.retain(|column| Some(*column) != own);
-            found[quota] = own;
-        }
+        let of_rate = |rate: &Rate| {
+            (0..self.columns.len()).find(|column| faster(self.columns[*column].rate, *rate) == Ordering::Equal)
+        };
+        let own: Vec<Option<usize>> = rates.iter().map(of_rate).collect();
+        let owes = |column: &usize| debts[*column] > 0.0;
+        let mut found: Vec<Option<usize>> = own.iter().map(|column| column.filter(owes)).collect();
+        let mut free: Vec<usize> = (0..self.columns.len()).filter(|column| !own.contains(&Some(*column))).collect();
+        free.sort_by(|a, b| faster(self.columns[*a].rate, self.columns[*b].rate));
+        let (owing, repaid): (Vec<usize>, Vec<usize>) = free.into_iter().partition(owes);
         let mut without: Vec<usize> = (0..rates.len()).filter(|quota| found[*quota].is_none()).collect();
         without.sort_by(|a, b| faster(rates[*a], rates[*b]));
-        free.sort_by(|a, b| faster(self.columns[*a].rate, self.columns[*b].rate));
-        for (quota, column) in without.iter().zip(free) {
+        for (quota, column) in without.iter().zip(owing) {
             found[*quota] = Some(column);
+        }
+        let left = without.into_iter().filter(|quota| found[*quota].is_none() && own[*quota].is_none());
+        let left: Vec<usize> = left.collect();
+        for (quota, column) in left.into_iter().zip(repaid) {
+            found[quota] = Some(column);
+        }
+        for quota in 0..found.len() {
+            found[quota] = found[quota].or(own[quota]);
         }
         found
             .into_iter()

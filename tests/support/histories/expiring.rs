@@ -3,7 +3,9 @@
 
 use std::cell::{Cell, RefCell};
 
+use tokio::runtime::Runtime;
 use tollgate::limit::time::Micros;
+use tollgate::store::redis::RedisStore;
 use tollgate::store::{Done, Meta, Subject, Work};
 
 use super::engine::Runs;
@@ -42,6 +44,19 @@ impl ExpiringRedis {
     pub fn clear(&self) {
         redis::cmd("FLUSHALL").exec(&mut *self.connection.borrow_mut()).unwrap();
         self.now.set(0);
+    }
+
+    /// The store at `now` (us).
+    pub fn at(&self, now: Micros) -> &RedisStore {
+        self.pass(now);
+        self.redis.at(now)
+    }
+
+    /// The runtime around a server.
+    pub fn with_runtime() -> (Runtime, Self) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let redis = runtime.block_on(Self::open());
+        (runtime, redis)
     }
 
     fn pass(&self, now: Micros) {

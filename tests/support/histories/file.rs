@@ -77,6 +77,14 @@ pub fn has_two_rates(files: &[File]) -> bool {
     all.any(|policy| Some(rates(policy)) != first)
 }
 
+/// Whether sliding counters keep their ticks for different times, by plan, by override or by file. A
+/// longer window finds only the ticks that are still kept (docs/guarantees.md, Changed policies).
+pub fn has_two_lives(files: &[File]) -> bool {
+    let mut lives = files.iter().flat_map(File::all).filter_map(|policy| policy.ticks()).map(|ticks| ticks.life());
+    let first = lives.next();
+    lives.any(|life| Some(life) != first)
+}
+
 /// The forms of quotas that the files of one history have.
 #[derive(Debug, Clone)]
 enum Pool {

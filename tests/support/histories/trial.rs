@@ -7,7 +7,7 @@ use tollgate::store::Done;
 use super::book::Book;
 use super::engine::{Answered, Node, Runs, asked, perform, subject};
 use super::exact_log::Log;
-use super::file::{File, has_two_rates};
+use super::file::{File, has_two_lives, has_two_rates};
 use super::step::{By, Op, Step};
 use super::waits::Waits;
 use super::{alike, bucket_ledger, ledger, line};
@@ -50,7 +50,7 @@ impl<'a, A: Runs, B: Runs> Trial<'a, A, B> {
         self.steps += 1;
         self.look_behind_denials(history).await?;
         let answered = self.perform(history).await?;
-        self.judge(history.1, &answered, !has_two_rates(history.0))?;
+        self.judge(history.1, &answered, history.0)?;
         Ok(answered)
     }
 
@@ -70,8 +70,8 @@ impl<'a, A: Runs, B: Runs> Trial<'a, A, B> {
 
     /// Asks the stores where a node would deny without them.
     async fn look_behind_denials(&mut self, (files, step): (&[File], &Step)) -> Result<(), Fault> {
-        if has_two_rates(files) {
-            // Under different rates a denial may be known for too long (docs/guarantees.md).
+        if has_two_rates(files) || has_two_lives(files) {
+            // Under different rates or windows a denial may be known for too long (docs/guarantees.md).
             return Ok(());
         }
         for (policy, cost) in asked(files, step) {
@@ -85,7 +85,7 @@ impl<'a, A: Runs, B: Runs> Trial<'a, A, B> {
             let look = Step { by: by.unwrap_or(step.by), op: Op::Look(cost), ..step.clone() };
             let answered = self.perform((files, &look)).await?;
             let is_allowed = |done: &Done| matches!(done, Done::Taken(taken) if taken.ruling.verdicts[0].allowed);
-            self.judge(&look, &answered, !has_two_rates(files))?;
+            self.judge(&look, &answered, files)?;
             if answered.calls.iter().any(|call| is_allowed(&call.done)) {
                 return Err(self.fault("prefilter", "unsound", format!("a known denial of {cost} would be allowed")));
             }
@@ -101,13 +101,17 @@ impl<'a, A: Runs, B: Runs> Trial<'a, A, B> {
             for by in plans.chain([By::Policy, By::Override]) {
                 let look = Step { after: last.after, file, by, op: Op::Look(0) };
                 let answered = self.perform((files, &look)).await?;
-                self.judge(&look, &answered, !has_two_rates(files))?;
+                self.judge(&look, &answered, files)?;
             }
         }
         Ok(())
     }
 
-    fn judge(&mut self, step: &Step, answered: &Answered, is_one_rate: bool) -> Result<(), Fault> {
+    fn judge(&mut self, step: &Step, answered: &Answered, files: &[File]) -> Result<(), Fault> {
+        let is_one_rate = !has_two_rates(files);
+        if has_two_lives(files) {
+            return Ok(());
+        }
         for call in &answered.calls {
             let wrong = |(what, reason): ledger::Wrong| self.fault("ledger", what, reason);
             ledger::before(&self.book, call).map_err(wrong)?;
@@ -125,6 +129,11 @@ impl<'a, A: Runs, B: Runs> Trial<'a, A, B> {
             }
             let over = self.log.note(&self.book, call, made);
             over.map_err(|reason| self.fault("log", "over", reason))?;
+        }
+        if !is_one_rate {
+            // The debt of another rate may take the place of one that is repaid (docs/guarantees.md,
+            // Changed rates).
+            return Ok(());
         }
         let waits = self.waits.note(step, answered, self.book.stepped_back);
         waits.map_err(|reason| self.fault("waits", "inexact", reason))

@@ -45,6 +45,9 @@ fn decided(step: &Step, answered: &Answered) -> Option<(bool, Wait)> {
     match (&step.op, answered.all) {
         // Another key denies it in any case.
         (Op::All { refused: true, .. }, _) => return None,
+        // The waits of checks that name different plans for one key are those of each alone
+        // (docs/guarantees.md, Exact waits).
+        (Op::All { checks, .. }, _) if checks.windows(2).any(|pair| pair[0].by != pair[1].by) => return None,
         (Op::All { .. }, Some((is_allowed, wait))) => return Some((is_allowed, wait)),
         _ => {}
     }
