@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -239,9 +239,16 @@ impl Policy {
         self.options.waits && self.algorithm == Algorithm::TokenBucket && self.options.lease.is_none()
     }
 
-    /// The same policy with `others` places fewer. None if no place is left.
+    /// The same policy with `others` places fewer, and with as many entries of logs fewer. None if
+    /// none is left.
     pub fn with_fewer_places(&self, others: u64) -> Option<Self> {
         let mut policy = self.clone();
+        for quota in &mut policy.quotas {
+            if let Rule::SlidingLog(most) = &mut quota.rule {
+                let left = u64::from(most.get()).saturating_sub(others);
+                *most = NonZeroU32::new(u32::try_from(left).ok()?)?;
+            }
+        }
         if let Some(hold) = &mut policy.options.hold
             && let Some(places) = hold.in_flight
         {

@@ -26,7 +26,7 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
         return Err(("refund", format!("{given} units of a charge that is undone")));
     }
     let Some(charge) = own
-        .filter(|charge| !charge.is_over)
+        .filter(|charge| !charge.is_over && !charge.quotas.is_empty())
         .filter(|charge| charge.hold.is_none_or(|hold| !hold.releases || hold.expires > call.now))
     else {
         return Ok(());

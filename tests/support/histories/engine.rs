@@ -43,6 +43,8 @@ pub struct Answered {
 #[derive(Debug, Default)]
 pub struct Node {
     pub known: Known,
+    /// The place of the file in force. A reload makes new policies, whose denials are not known.
+    file: usize,
     charges: Vec<(Number, Policy, Receipt)>,
     leases: Vec<(Number, Arc<Policy>, LeaseReceipt)>,
 }
@@ -63,7 +65,10 @@ struct Running<'a, S> {
 
 /// Runs a step.
 pub async fn perform<S: Runs>(store: &S, (files, step): (&[File], &Step), key: &Arc<str>, node: &mut Node) -> Answered {
-    let Node { known, charges, leases } = node;
+    let Node { known, file, charges, leases } = node;
+    if std::mem::replace(file, step.file) != step.file {
+        *known = Known::default();
+    }
     known.pass(step.now());
     let (file, calls) = (&files[step.file], Vec::new());
     let policies = files.iter().flat_map(|file| file.plans.iter().chain([&file.policy, &file.over]));

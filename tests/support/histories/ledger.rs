@@ -64,6 +64,11 @@ fn given_back(book: &Book, call: &Call, owner: &Owner, most: u64, given: u64) ->
         // Two reservations of one instant are one to a receipt, but for their policies.
         return Ok(());
     }
+    let is_shorter = |quota: &Quota| quota.ticks().is_some_and(|ticks| ticks.longest() != ticks.life());
+    if charge.quotas.iter().any(is_shorter) {
+        // A tick counts in the longest window of the policy, its plans and overrides.
+        return Ok(());
+    }
     let counting = |quota: usize| charge.counting(quota, call.now).min(most);
     let expected = match charge.quotas.len() {
         _ if charge.is_over => 0,
@@ -88,7 +93,9 @@ pub fn after(book: &Book, call: &Call) -> Result<(), Wrong> {
     }
     // A reset forgets the charges of its instant, too.
     let is_of_reset = |charge: &Charge| charge.made <= book.reset_at && is_released(charge, call.now);
-    if book.charges.iter().any(|charge| charge.is_due() || is_of_reset(charge)) {
+    // No call found the hold while its record lived.
+    let is_lost = |charge: &Charge| charge.hold.is_some_and(|hold| hold.releases && hold.until <= call.now);
+    if book.charges.iter().any(|charge| charge.is_due() || is_of_reset(charge) || is_lost(charge)) {
         return Ok(());
     }
     for (quota, state) in call.policy.quotas.iter().zip(&verdict.quotas) {
