@@ -92,11 +92,11 @@ impl SlidingCounter {
         self.mark > now
     }
 
-    /// Takes back a charge made at `at` from its own tick, as far as the policy's longest window
+    /// Takes back a charge made at `at` from its own tick, as far as any window that shares the ticks
     /// counts it.
     pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64) -> u64 {
         let ticks = ticks(quota);
-        self.counts.take(ticks.counting(ticks.longest(), now), ticks.at(at), cost)
+        self.counts.take(ticks.counting(ticks.life(), now), ticks.at(at), cost)
     }
 
     /// Takes back up to `cost` from the oldest tick of the policy's longest window upward.

@@ -12,7 +12,7 @@ use crate::limit::hold::Renewal;
 use crate::limit::key::Fingerprint;
 use crate::limit::lease::{self, Sold, SoldEnd};
 use crate::limit::policy::{Algorithm, Policy};
-use crate::limit::quota::Quota;
+use crate::limit::quota::{Quota, Rule};
 use crate::limit::receipt::{LeaseReceipt, Receipt};
 use crate::limit::refunds::{self, is_tentative};
 use crate::limit::state::State;
@@ -444,14 +444,17 @@ fn charge_of(record: &Record, present: &Arc<Policy>, (cost, kept): (u64, u64)) -
     if present.quotas == **charged {
         return Some((present.clone(), receipt));
     }
-    let longest =
-        |quotas: &[Quota]| quotas.first().and_then(Quota::ticks).map(|ticks| (ticks.length(), ticks.longest()));
-    let policy = match (longest(charged), longest(&present.quotas)) {
-        // Ticks count in the longest window.
-        (Some((length, longest)), Some(own)) if (own.0, own.1 >= longest) == (length, true) => present.clone(),
-        (Some((length, _)), Some((own, _))) if own != length => return None,
-        _ => Arc::new(Policy { quotas: charged.to_vec(), ..Policy::clone(present) }),
-    };
+    let mut quotas = charged.to_vec();
+    for quota in &mut quotas {
+        if let (Rule::SlidingCounter(ticks), Some(present)) = (&mut quota.rule, present.ticks()) {
+            if ticks.length() != present.length() {
+                return None;
+            }
+            // The windows in force count the tick, too.
+            *ticks = ticks.with_life(present.life());
+        }
+    }
+    let policy = Arc::new(Policy { quotas, ..Policy::clone(present) });
     charged.iter().all(|quota| Algorithm::of(quota) == present.algorithm).then_some((policy, receipt))
 }
 
@@ -482,7 +485,6 @@ mod tests {
 
     use super::*;
     use crate::limit::key::Fingerprinter;
-    use crate::limit::quota::Rule;
 
     #[test]
     fn a_record_keeps_no_policy_with_its_lists() {

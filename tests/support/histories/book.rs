@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tollgate::limit::decision::Verdict;
 use tollgate::limit::hold::{HoldState, OnExpiry, Renewal};
 use tollgate::limit::lease::SoldEnd;
+use tollgate::limit::policy::Algorithm;
 use tollgate::limit::quota::{Anchor, Quota, Rule};
 use tollgate::limit::receipt::Receipt;
 use tollgate::limit::time::Micros;
@@ -197,9 +198,12 @@ impl Book {
             (Work::Reset(_), _) => {
                 let ids = self.charges.iter().filter(|charge| !charge.is_over).map(|charge| charge.owner.clone());
                 self.forgotten.extend(ids);
+                // Another algorithm begins anew (docs/guarantees.md, Changed policies).
+                let others = self.charges.iter().flat_map(|charge| &charge.quotas);
+                let has_others = others.into_iter().any(|quota| Algorithm::of(quota) != call.policy.algorithm);
                 self.charges.clear();
                 self.refunds.clear();
-                self.is_mixed = false;
+                self.is_mixed = has_others;
                 self.reset_at = call.now;
             }
             (Work::Renew(id), Done::Renewed(Renewal::Open(left))) => {

@@ -22,7 +22,10 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
         _ => return Ok(()),
     };
     let own = book.owned(&owner);
-    if own.is_some_and(|charge| charge.is_over && given > 0 && charge.made > book.reset_at) {
+    // An undo may come before the call that would have found the expiry.
+    let is_released = |charge: &Charge| charge.hold.is_some_and(|hold| hold.releases && hold.expires <= call.now);
+    let is_undone = |charge: &Charge| charge.is_over && charge.made > book.reset_at && !is_released(charge);
+    if given > 0 && own.is_some_and(is_undone) {
         return Err(("refund", format!("{given} units of a charge that is undone")));
     }
     let Some(charge) = own

@@ -48,6 +48,8 @@ impl Columns {
             // A clock that steps back while a bucket has two rates may admit a burst once more
             // (docs/guarantees.md, Clocks).
             self.is_uncertain |= self.columns.iter().any(|column| column.rates.len() > 1);
+            // A bucket that is full by a refund shows no debt to such a clock.
+            self.is_uncertain |= book.charges.iter().any(|charge| charge.is_over) || !book.refunds.is_empty();
         }
         for refund in refunds..book.refunds.len() {
             let places = self.matched(book, &book.refunds[refund].quotas, call.now);

@@ -26,7 +26,9 @@ impl Log {
                 let is_fixed = matches!(quota.rule, Rule::FixedWindow(_));
                 // A refund by cost that empties a window ends it, and the log does not tell which.
                 let is_replaced = is_fixed && (book.stepped_back || !book.refunds.is_empty());
-                let is_exempt = is_exempt || is_replaced || book.is_mixed;
+                // After a step back, units of a lease are spent late (Leases).
+                let is_late = book.stepped_back && call.policy.options.lease.is_some();
+                let is_exempt = is_exempt || is_replaced || is_late || book.is_mixed;
                 if *part > 0 && !is_exempt && !matches!(quota.rule, Rule::TokenBucket(_)) {
                     let most = densest(book, quota, charge);
                     if most > quota.limit.get() {

@@ -77,6 +77,14 @@ pub fn has_two_rates(files: &[File]) -> bool {
     all.any(|policy| Some(rates(policy)) != first)
 }
 
+/// Whether the files have different algorithms. Another one begins anew (docs/guarantees.md, Changed
+/// policies), and undoes no charge of the former one.
+pub fn has_two_algorithms(files: &[File]) -> bool {
+    let mut all = files.iter().flat_map(File::all).map(|policy| policy.algorithm);
+    let first = all.next();
+    all.any(|algorithm| Some(algorithm) != first)
+}
+
 /// Whether sliding counters keep their ticks for different times, by plan, by override or by file. A
 /// longer window finds only the ticks that are still kept (docs/guarantees.md, Changed policies).
 pub fn has_two_lives(files: &[File]) -> bool {

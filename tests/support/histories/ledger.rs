@@ -5,7 +5,7 @@
 
 use tollgate::limit::decision::Verdict;
 use tollgate::limit::lease::SoldEnd;
-use tollgate::limit::policy::Policy;
+use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::{Quota, Rule};
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, Work};
@@ -18,7 +18,7 @@ pub type Wrong = (&'static str, String);
 
 /// Judges what a call gives back. `book` is from before the call.
 pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
-    if book.is_mixed || book.stepped_back || call.policy.shared_ticks().is_some() {
+    if book.is_mixed || book.stepped_back || call.now < book.latest || call.policy.shared_ticks().is_some() {
         return Ok(());
     }
     match (&call.work, &call.done) {
@@ -58,6 +58,10 @@ fn given_back(book: &Book, call: &Call, owner: &Owner, most: u64, given: u64) ->
     if is_released(charge, call.now) || charge.made <= book.reset_at || !book.refunds.is_empty() {
         return Ok(());
     }
+    if charge.quotas.iter().any(|quota| Algorithm::of(quota) != call.policy.algorithm) {
+        // Another algorithm begins anew (docs/guarantees.md, Changed policies).
+        return Ok(());
+    }
     let is_unclear =
         matches!(owner, Owner::Receipt(_)) && book.charges.iter().filter(|other| other.owner == *owner).count() > 1;
     if is_unclear {
@@ -95,7 +99,10 @@ pub fn after(book: &Book, call: &Call) -> Result<(), Wrong> {
     let is_of_reset = |charge: &Charge| charge.made <= book.reset_at && is_released(charge, call.now);
     // No call found the hold while its record lived.
     let is_lost = |charge: &Charge| charge.hold.is_some_and(|hold| hold.releases && hold.until <= call.now);
-    if book.charges.iter().any(|charge| charge.is_due() || is_of_reset(charge) || is_lost(charge)) {
+    // A policy without holds leaves those that have expired to the others.
+    let is_left = |charge: &Charge| call.policy.options.hold.is_none() && is_released(charge, call.now);
+    let is_unclear = |charge: &Charge| charge.is_due() || is_of_reset(charge) || is_lost(charge) || is_left(charge);
+    if book.charges.iter().any(is_unclear) {
         return Ok(());
     }
     for (quota, state) in call.policy.quotas.iter().zip(&verdict.quotas) {

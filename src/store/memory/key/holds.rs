@@ -16,6 +16,8 @@ use crate::store::memory::ids::{Kept, Record, RecordedEnd};
 use crate::store::work::{Charged, Done, OpenHold, Waiting, Work};
 use crate::store::{Meta, Taken};
 
+const RESET: HoldState = HoldState::Ended(End::Reset);
+
 /// A place by its expiry, us, and the id of its hold.
 type Place = (Micros, Arc<str>);
 
@@ -144,12 +146,14 @@ impl KeyState {
         let freed = matches!(work, Work::Settle { .. } | Work::RefundOnce(_)) && own.is_some_and(is_open);
         let wait = self.wait_for_place(&step);
         let before = self.holds().map_or(0, Holds::open);
+        // The sweep removes an expired place, whose absence would look like a reset.
+        let is_reset = own.and_then(|own| self.state_of(&step, own)).is_some_and(|(state, _)| state == RESET);
         let mut expired = self.sweep_expired(&step, work, own);
         let needs_place = matches!(work, Work::Look(_) | Work::Wait(_) | Work::Once { over: Over::Deny, .. });
         let done = match (work, id) {
-            (Work::Settle { cost, .. }, _) => self.settle(&step, own, *cost),
+            (Work::Settle { cost, .. }, _) => self.settle(&step, own, *cost, is_reset),
             (Work::RefundOnce(_), _) if own.is_some_and(|own| self.kept(own).is_some()) => {
-                match self.settle(&step, own, Some(0)) {
+                match self.settle(&step, own, Some(0), is_reset) {
                     Done::Settled(taken, Some(Settlement { refunded, replayed, .. })) => {
                         Done::Refunded(taken, if replayed { 0 } else { refunded })
                     }
@@ -351,13 +355,13 @@ impl KeyState {
     }
 
     /// Ends a hold with a cost, by default that of its charge.
-    fn settle(&mut self, step: &Step<'_>, own: Option<Fingerprint>, cost: Option<u64>) -> Done {
+    fn settle(&mut self, step: &Step<'_>, own: Option<Fingerprint>, cost: Option<u64>, is_reset: bool) -> Done {
         let Step { policy, now, .. } = *step;
         let found = own.and_then(|own| Some((own, self.record(own).filter(|record| record.kept().is_some())?)));
         let Some((own, record)) = found else { return Done::Settled(self.look(policy, 0, now), None) };
         let charge = record.cost();
         let wanted = cost.unwrap_or(charge);
-        if matches!(self.state_of(step, own), Some((HoldState::Ended(End::Reset), _))) {
+        if is_reset {
             // The reset has forgotten what the hold costs.
             return Done::Settled(self.look(policy, 0, now), Some(Settlement::default()));
         }

@@ -83,21 +83,22 @@ impl KeyState {
     /// Frees the places at the end of the line whose callers have left. Returns their ids.
     pub(super) fn free_line(&mut self, now: Micros) -> SmallVec<[Fingerprint; 1]> {
         let mut freed = SmallVec::new();
-        while let Some(id) = self.top(now).filter(|_| freed.len() < FREED) {
-            let has_left = |record: &&Record| record.refunded && record.is_alive(now);
-            let Some(restored) = self.record(id).filter(has_left).and_then(|record| self.before(record, now)) else {
-                break;
-            };
-            self.held = restored;
+        while let Some((id, before)) = self.last_left(now).filter(|_| freed.len() < FREED) {
+            self.held = before;
             freed.push(id);
         }
         freed
     }
 
-    /// The id of the last place in line.
-    fn top(&self, now: Micros) -> Option<Fingerprint> {
+    /// The last place of a line whose caller has left, and the states without it. Buckets that were
+    /// charged apart have lines of their own.
+    fn last_left(&self, now: Micros) -> Option<(Fingerprint, SmallVec<[Held; 1]>)> {
         let ledgers = self.held.iter().filter_map(|held| held.bucket()?.ledger.as_ref());
-        ledgers.filter(|ledger| ledger.line > now).find_map(|ledger| ledger.top)
+        let mut tops = ledgers.filter(|ledger| ledger.line > now).filter_map(|ledger| ledger.top);
+        tops.find_map(|id| {
+            let left = self.record(id).filter(|record| record.refunded && record.is_alive(now))?;
+            Some((id, self.before(left, now)?))
+        })
     }
 
     /// The states of the key without the place of a record. None if that is not the last charge of

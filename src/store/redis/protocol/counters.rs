@@ -46,7 +46,7 @@ pub fn command(call: &Call<'_>, ticks: Ticks, by: By, now: Micros, time: Option<
     let (from, to) = (early * ticks.length(), (late + 1) * ticks.length() - 1);
     let mut numbers = Numbers::default();
     numbers.push([from, to, time.unwrap_or(0), ticks.length(), *named.start()]);
-    numbers.push([ticks.before(window), ticks.ahead(), ticks.kept()]);
+    numbers.push([ticks.before(window), ticks.ahead(), ticks.kept(), ticks.before(ticks.life())]);
     numbers.push([call.work.ahead(call.policy), call.policy.quotas.len() as u64]);
     for quota in &call.policy.quotas {
         numbers.push([ticks.before(ticks.in_window(quota.window)), quota.limit.get()]);

@@ -29,13 +29,16 @@ local function name_in(tail)
   return (string.gsub(name, '%z+$', ''))
 end
 
--- The name of the last place in line, if its check has an id.
-local function last_place(columns)
+-- The names of the last places in line whose checks have an id. Buckets that were charged apart have
+-- lines of their own.
+local function last_places(columns)
+  local names = {}
   for _, column in ipairs(columns) do
     if #column.tail > NUMBERED and line_of(column.tail) > now then
-      return name_in(column.tail)
+      names[#names + 1] = name_in(column.tail)
     end
   end
+  return names
 end
 
 -- A bucket as the record of a place has it.
@@ -112,32 +115,33 @@ local function columns_before(columns, found, place)
   return before
 end
 
+-- The columns without the place of this name, if its caller has left or leaves now. Nil if it stays.
+local function columns_without(columns, name)
+  if name == id and leaving > 0 then
+    local before = place and record[2] > now and columns_before(columns, record, place)
+    freed = before and leaving or freed
+    return before
+  end
+  local is_read, found, _, _, waits = pcall(record_of, prefix .. name)
+  if not is_read and not string.find(tostring(found), 'foreign record', 1, true) then
+    error(found)
+  end
+  return is_read and found and waits and found[3] == 1 and found[2] > now and columns_before(columns, found, waits)
+end
+
 -- Frees the places at the end of the line whose callers have left, and that of the operation's id if
 -- it leaves now. Returns the columns then, and whether a place is free.
 local function free_line(columns)
-  local is_changed = false
-  for _ = 1, FREED do
-    local name = last_place(columns)
-    if not name then
-      break
-    end
-    local is_own, is_read, found, _, _, waits = name == id and leaving > 0, true, record, nil, nil, place
-    if not is_own then
-      is_read, found, _, _, waits = pcall(record_of, prefix .. name)
-      if not is_read and not string.find(tostring(found), 'foreign record', 1, true) then
-        error(found)
+  local count, is_over = 0, false
+  while count < FREED and not is_over do
+    is_over = true
+    for _, name in ipairs(last_places(columns)) do
+      local before = is_over and columns_without(columns, name)
+      if before then
+        columns, count, is_over = before, count + 1, false
       end
     end
-    local is_left = is_read and found and waits and (is_own or found[3] == 1) and found[2] > now
-    local before = is_left and columns_before(columns, found, waits)
-    if not before then
-      break
-    end
-    columns, is_changed = before, true
-    if is_own then
-      freed = leaving
-    end
   end
-  return columns, is_changed
+  return columns, count > 0
 end
 

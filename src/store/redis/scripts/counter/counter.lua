@@ -67,8 +67,8 @@ local function ticks_of(name)
   return (string.gsub(name, ':strict$', ''))
 end
 
--- How many ticks before the current one counted when the undone charge was made.
-local before_then = 0
+-- How many ticks before the current one count for any window, also of the undone charge.
+local before_then = reach
 if undone then
   for _, of_record in ipairs(undo_by_record(function(name, window)
     local is_own = ticks_of(name) == ticks_of(counters[1] or name)

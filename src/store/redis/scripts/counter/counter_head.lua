@@ -16,6 +16,7 @@
 --         how many ticks count before the current one, and after it
 --         the life of a count from the start of its tick, us: the longest window that counts it, a
 --         tick and 1 s
+--         how many ticks before the current one count in the longest window that counts the ticks
 --         how long after TIME charges are recorded, us
 --         the number of quotas
 --         for each quota: how many ticks count before the current one; limit
@@ -29,7 +30,7 @@
 -- costs at most 1e15. A larger count of another program denies.
 
 local numbers, read_at, text_of = ARGV[1], struct.unpack, string.format
-local from, to, now, tick, first, before, ahead, kept, span, quotas, at = read_at('<dddddddddd', numbers)
+local from, to, now, tick, first, before, ahead, kept, reach, span, quotas, at = read_at('<ddddddddddd', numbers)
 if now == 0 then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]

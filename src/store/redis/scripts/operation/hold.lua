@@ -81,6 +81,10 @@ if not has_all then
   held = redis.call('ZCARD', held_key) - (begin - 1) / 2
   has_place = has_place or own_hold and redis.call('ZSCORE', held_key, id)
 end
+if ttl == 0 then
+  -- The policy has no holds, so nothing ends here.
+  expired = {}
+end
 local in_flight = held - #expired
 if #expired == SWEPT and in_flight > 0 then
   in_flight = redis.call('ZCOUNT', held_key, '(' .. exact(held_at), '+inf')

@@ -57,21 +57,34 @@ if free_line and (over == 'wait' or how == 'id') then
   state = is_changed and write({}, {}, {}, now) or not is_changed and state
   cost = freed > 0 and 0 or cost
 end
+-- One charge is taken back only from its own columns, never from debts of other rates. Returns the
+-- numbers of a quota if it has one.
+local claimed = {}
+local function with_column(numbers)
+  for _, column in ipairs(numbers and columns or {}) do
+    if not claimed[column] and column.a == numbers[1] and column.b == numbers[2] then
+      claimed[column] = true
+      return numbers
+    end
+  end
+end
 if undone then
-  local of_policy, claimed = number_of, {}
-  -- An undone charge gives back only to its own column.
+  local of_policy = number_of
   number_of = undo_by_record(function(name, window, limit_then)
     local numbers = numbers_of(name, window, limit_then)
     for q, counter in ipairs(counters) do
       numbers = counter == name and of_policy[q] or numbers
     end
-    for _, column in ipairs(numbers and columns or {}) do
-      if not claimed[column] and column.a == numbers[1] and column.b == numbers[2] then
-        claimed[column] = true
-        return numbers
-      end
-    end
+    return with_column(numbers)
   end)
+elseif how == 'receipt' or how == 'lease' then
+  local all, numbers_then, debts_then = {}, {}, {}
+  for q = 1, quotas do
+    if with_column(number_of[q]) then
+      all[#all + 1], numbers_then[#all + 1], debts_then[#all + 1] = number_of[q], number[q], owed_then[q]
+    end
+  end
+  number_of, number, owed_then, quotas = all, numbers_then, debts_then, #all
 end
 local sources = {}
 for q, pair in ipairs(general.pairs_of(columns, number_of)) do
