@@ -13,6 +13,7 @@ mod health;
 mod hostile_clients;
 mod hostile_servers;
 mod redirections;
+mod refused_kinds;
 mod sentinel;
 mod servers;
 mod slow_clients;
