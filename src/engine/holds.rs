@@ -12,11 +12,12 @@ use scopeguard::guard;
 use super::answer::{only_verdict, unexpected_reply};
 use super::check::Resolved;
 use super::tally::Operation;
-use super::{CheckError, Decision, Door, Engine};
+use super::{CheckError, Decision, Door, Engine, Kind, Note};
 use crate::limit::hold::{Renewal, Settlement};
 use crate::limit::policy::OnStoreFailure;
 use crate::limit::time::micros;
 use crate::store::{Done, StoreError, Subject, Work};
+use crate::telemetry::traces::carried;
 
 /// The hold of a check.
 #[derive(Debug, Clone)]
@@ -68,6 +69,32 @@ impl Engine {
         }
         self.report(subject, Operation::Settle, result.as_ref().map(|result| &result.decision));
         result
+    }
+
+    /// The same for an operator, whose settle is an entry of the audit. The entry follows, although
+    /// the caller may leave.
+    ///
+    /// # Errors
+    /// As [`Engine::settle`].
+    pub async fn settle_by_operator(
+        self: &Arc<Self>,
+        hold: HoldId,
+        cost: Option<u64>,
+        door: Door,
+        by: String,
+    ) -> Result<SettleResult, CheckError> {
+        let engine = self.clone();
+        let settling = tokio::spawn(carried(async move {
+            let settled = engine.settle(&hold, cost, door).await?;
+            if let Some(Settlement { charged, refunded, replayed: false, .. }) = settled.settlement {
+                let reason = Some(format!("{charged} units charged, {refunded} given back: id {}", hold.id));
+                engine.note(Note { reason, ..Note::of_key(Kind::Settle, by, &hold.policy, &hold.key) }).await;
+            }
+            Ok(settled)
+        }));
+        settling
+            .await
+            .unwrap_or_else(|error| Err(CheckError::StoreUnavailable(StoreError::Unknown(error.to_string()))))
     }
 
     /// Ends the lease of a caller. One that is out when `callers` leaves the file still ends.

@@ -5,13 +5,14 @@ use axum::response::Response;
 use tokio::task::yield_now;
 
 use super::answer::{self, List};
+use super::head::Denied;
 use super::problem::{self, Problem, Problems, Violations};
 use super::request::body::{self, JsonBody};
 use super::request::refund::{self, RefundRequest};
 use super::request::{explain, parse, query};
 use super::rights::{Rights, Routed};
 use super::shed::{permit, permit_heavy, refuse_unread};
-use crate::access::Scope;
+use crate::access::Refused;
 use crate::engine::{Check, CheckError, Door, Kind, Note, Refund};
 use crate::node::{LIGHT, Load, Node};
 use crate::telemetry::traces::carried;
@@ -110,15 +111,14 @@ pub(super) async fn refund(Routed { node, rights, head, body }: Routed) -> Resul
     let (request, ()) = read(&node, &head, body, MAX_BYTES, refund::refund, query::none).await?;
     let RefundRequest { policy, key, charge } = request;
     rights.policy(&node, &policy)?;
-    let mut by_operator = rights.token.as_ref().is_some_and(|token| !token.has(Scope::Check));
+    let mut by_operator = rights.is_only_operator();
     if let Refund::Cost(cost) = &charge {
         let most = node.engine.largest_charge(&policy, &key).map_err(|error| node.refused(&error))?;
         if *cost > most {
             by_operator = true;
-            rights.operates(&node, &head.headers).map_err(|rejected| {
-                node.refusals.refused(&rejected, rights.caller);
-                Problem::refund_too_large(most)
-            })?;
+            rights
+                .operates(&node, &head.headers)
+                .map_err(|denied| refund_refused(&node, &rights, &denied, most))?;
         }
     }
     let (engine, author, refunded_key) = (node.engine.clone(), rights.author(), key.clone());
@@ -136,6 +136,17 @@ pub(super) async fn refund(Routed { node, rights, head, body }: Routed) -> Resul
         true => tokio::spawn(carried(refunding)).await?,
     };
     Ok(answer::refunded(&refunded_key, &refunded.map_err(|error| node.refused(&error))?))
+}
+
+/// 403: a refund by cost of more than `most` units.
+fn refund_refused(node: &Node, rights: &Rights, denied: &Denied, most: u64) -> Problem {
+    match denied {
+        Denied::Refused(rejected) => {
+            let refused = rights.refuse(node, rejected);
+            if rejected.reason == Refused::Page { refused } else { Problem::refund_too_large(most) }
+        }
+        Denied::NotFound => Problem::refund_too_large(most),
+    }
 }
 
 /// Results that one turn of a worker writes, in less than a tenth of a millisecond.

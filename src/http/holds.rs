@@ -16,8 +16,16 @@ use crate::node::Node;
 
 pub(super) async fn settle(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
     let (holds, ()) = read(&node, &head, body, MAX_BATCH_BYTES, hold::settle, query::none).await?;
-    let engine = &node.engine;
-    let settle = |HoldRequest { hold, cost }| async move { engine.settle(&hold, cost, Door::Http).await };
+    let (engine, by) = (&node.engine, rights.is_only_operator().then(|| rights.author()));
+    let settle = |HoldRequest { hold, cost }| {
+        let by = by.clone();
+        async move {
+            match by {
+                None => engine.settle(&hold, cost, Door::Http).await,
+                Some(by) => engine.settle_by_operator(hold, cost, Door::Http, by).await,
+            }
+        }
+    };
     answer_each(&node, &rights, holds, settle, answer::settled).await
 }
 

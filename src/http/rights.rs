@@ -10,9 +10,9 @@ use axum::extract::{Extension, FromRequest, Request};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
 
-use super::head::bearer;
+use super::head::{Denied, permit};
 use super::problem::{Problem, Violation, Violations};
-use crate::access::{Door, Need, Reach, Rejected, Token};
+use crate::access::{Door, Need, Reach, Rejected, Scope, Token};
 use crate::engine::Check;
 use crate::node::{Caller, Node};
 
@@ -80,9 +80,14 @@ impl Rights {
     ///
     /// # Errors
     /// The reason why not.
-    pub(super) fn operates(&self, node: &Node, headers: &HeaderMap) -> Result<(), Rejected> {
+    pub(super) fn operates(&self, node: &Node, headers: &HeaderMap) -> Result<(), Denied> {
         let access = &node.reloader.running().access;
-        access.permit(Need::Operate, (Door::Http, self.reach), || access.find(bearer(headers))).map(drop)
+        permit(access, (Door::Http, self.reach), Some(Need::Operate), headers).map(drop)
+    }
+
+    /// Whether the caller acts as an operator where callers with checks act, too.
+    pub(super) fn is_only_operator(&self) -> bool {
+        self.token.as_ref().is_some_and(|token| !token.has(Scope::Check))
     }
 
     fn checked(&self, node: &Node, check: impl FnOnce(&Token) -> Result<(), Rejected>) -> Result<(), Problem> {

@@ -29,6 +29,8 @@ named! {
         Reset = "reset",
         /// A refund with the rights of an operator.
         Refund = "refund",
+        /// The end of a hold or lease by an operator.
+        Settle = "settle",
         Reload = "reload",
         Login = "login",
         /// A key crossed a mark of its policy.

@@ -7,7 +7,7 @@ use super::Service;
 use super::outcome::Refusal;
 use super::reply::Version;
 use super::transaction::Transaction;
-use crate::access::{Door, Need, Refused, Rejected, Token};
+use crate::access::{Door, Need, Refused, Rejected, Scope, Token};
 use crate::config::Running;
 
 /// Whether commands get their answers, by `CLIENT REPLY`.
@@ -93,6 +93,12 @@ impl Session {
     /// The name of the client's token.
     pub(super) fn token_name(&self) -> Option<&str> {
         self.token.as_ref().ok().map(|token| token.name.as_str())
+    }
+
+    /// The client's name, if its token is for operators and not for checks.
+    pub(super) fn operator(&self) -> Option<String> {
+        let token = self.token.as_ref().ok().filter(|token| self.by_token && !token.has(Scope::Check));
+        token.map(|token| token.name.clone())
     }
 
     /// The client in the audit.

@@ -1,5 +1,7 @@
 //! A turn of a connection: the commands that have arrived, decided together and answered in order.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::commands;
@@ -50,7 +52,7 @@ enum Done {
 }
 
 impl Operation {
-    async fn run(&self, engine: &Engine) -> Done {
+    async fn run(&self, engine: &Arc<Engine>) -> Done {
         match self {
             Self::Keys(work) => Done::Keys(work.run(engine).await),
             Self::Hold(work) => Done::Hold(work.run(engine).await),
@@ -148,7 +150,7 @@ impl Turn {
     }
 
     /// The answers to its checks. Checks between two operations on keys are one batch.
-    pub(super) async fn decide(&mut self, engine: &Engine) -> SmallVec<[Answer; 1]> {
+    pub(super) async fn decide(&mut self, engine: &Arc<Engine>) -> SmallVec<[Answer; 1]> {
         let (mut answers, mut from) = (SmallVec::new(), 0);
         for (until, work) in std::mem::take(&mut self.works) {
             answers.extend(decide(engine, &self.checks[from..until]).await);
