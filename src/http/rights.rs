@@ -10,11 +10,12 @@ use axum::extract::{Extension, FromRequest, Request};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
 
-use super::head::{Denied, permit};
+use super::head::{Denied, bearer, permit};
 use super::problem::{Problem, Violation, Violations};
-use crate::access::{Door, Need, Reach, Rejected, Scope, Token};
+use crate::access::{Door, Need, Reach, Rejected, Scope, Token, TokenHash};
 use crate::engine::Check;
 use crate::node::{Caller, Node};
+use crate::shares::Holder;
 
 /// The author of an act that needs no token.
 const NO_TOKEN: &str = "a caller without a token";
@@ -42,6 +43,8 @@ impl FromRequest<Node> for Routed {
 pub(super) struct Rights {
     /// Its token, if the call needs one. For a check only a token that names its policies.
     pub(super) token: Option<Arc<Token>>,
+    /// Whether the caller's token permitted the call, and not only its address.
+    pub(super) by_token: bool,
     pub(super) caller: Caller,
     pub(super) reach: Reach,
 }
@@ -74,6 +77,14 @@ impl Rights {
         let mut violations = Violations::from(vec![violation(place, &first)]);
         rejected.for_each(|(place, rejected)| violations.note(|| violation(place, &rejected)));
         Err(self.refuse(node, &first).with(violations))
+    }
+
+    /// Who has a share in what the call needs. An invented token is none.
+    pub(super) fn holder(&self, headers: &HeaderMap) -> Holder {
+        match bearer(headers).filter(|_| self.by_token) {
+            Some(secret) => Holder::Token(TokenHash::of(secret)),
+            None => Holder::at(self.caller.address),
+        }
     }
 
     /// Whether the caller may do what operators do for a key.
