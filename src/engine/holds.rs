@@ -12,12 +12,13 @@ use scopeguard::guard;
 use super::answer::{only_verdict, unexpected_reply};
 use super::check::Resolved;
 use super::tally::Operation;
-use super::{CheckError, Decision, Door, Engine};
+use super::{CheckError, Decision, Door, Engine, Kind, Note};
 use crate::limit::hold::{Renewal, Settlement};
 use crate::limit::policy::{Algorithm, OnStoreFailure, Policy};
 use crate::limit::quota::Quota;
 use crate::limit::time::{Micros, micros};
 use crate::store::{Done, Id, Over, StoreError, Subject, Work};
+use crate::telemetry::traces::carried;
 
 /// The hold of a check.
 #[derive(Debug, Clone)]
@@ -107,6 +108,32 @@ impl Engine {
             Some(policy) => Subject { policy, ..present },
             None => present,
         }
+    }
+
+    /// The same for an operator, whose settle is an entry of the audit. The entry follows, although
+    /// the caller may leave.
+    ///
+    /// # Errors
+    /// As [`Engine::settle`].
+    pub async fn settle_by_operator(
+        self: &Arc<Self>,
+        hold: HoldId,
+        cost: Option<u64>,
+        door: Door,
+        by: String,
+    ) -> Result<SettleResult, CheckError> {
+        let engine = self.clone();
+        let settling = tokio::spawn(carried(async move {
+            let settled = engine.settle(&hold, cost, door).await?;
+            if let Some(Settlement { charged, refunded, replayed: false, .. }) = settled.settlement {
+                let reason = Some(format!("{charged} units charged, {refunded} given back: id {}", hold.id));
+                engine.note(Note { reason, ..Note::of_key(Kind::Settle, by, &hold.policy, &hold.key) }).await;
+            }
+            Ok(settled)
+        }));
+        settling
+            .await
+            .unwrap_or_else(|error| Err(CheckError::StoreUnavailable(StoreError::Unknown(error.to_string()))))
     }
 
     /// Ends the lease of a caller. One that is out when `callers` leaves the file still ends.

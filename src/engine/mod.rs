@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::{ArcSwap, Guard};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::config::{Policies, Running};
@@ -27,6 +27,7 @@ use crate::notices::Notices;
 use crate::overrides::{Applied, Overrides};
 pub use crate::overrides::{Kind, Note};
 use crate::prefilter::Prefilter;
+use crate::shares::Turns;
 use crate::store::Store;
 use crate::telemetry::reference::ReferenceCounts;
 
@@ -35,6 +36,8 @@ mod check;
 mod alone;
 
 mod batch;
+
+mod turns;
 
 mod multi_check;
 
@@ -114,7 +117,7 @@ pub struct Engine {
     candidates: Candidates,
     leases: Leases,
     /// Turns to read the history of a log.
-    histories: Arc<Semaphore>,
+    histories: Turns,
     /// Running multi-key calls. Each has a receiver.
     inflight_multi_key: watch::Sender<()>,
     tally: Tally,
@@ -152,7 +155,7 @@ impl Engine {
             prefilter,
             store,
             fallback,
-            histories: Arc::new(Semaphore::new(usage::AT_ONCE)),
+            histories: Turns::new(usage::AT_ONCE, usage::MAX_WAITING),
             inflight_multi_key: watch::Sender::default(),
             tally,
             notices: Notices::default(),

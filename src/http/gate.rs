@@ -18,9 +18,10 @@ use super::problem::{Denial, Problem};
 use crate::access::{Access, Door, Need, Reach, Refused, Rejected, Token};
 use crate::config::Gate;
 use crate::engine::{Check, CheckError, Decision, Engine, Id, MultiCheck, Refund};
-use crate::gateway::forward_auth::{Question, is_trusted, plan};
+use crate::gateway::forward_auth::{Facts, Question, is_trusted, plan};
 use crate::limit::time::{MICROS_PER_SECOND, Micros, micros};
 use crate::node::{Caller, Holdings, Node};
+use crate::shares::Holder;
 use crate::telemetry::traces;
 
 /// The field with the token of a proxy. `Authorization` is the client's own.
@@ -54,6 +55,8 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings:
         headers: &head.headers,
     };
     let plan = plan(gate, &question);
+    // A proxy is not its clients.
+    let holder = || Holder::at(Facts::read(gate, &question).client.ok().or(caller.address));
     let pace = plan.rule.map_or(Duration::ZERO, |rule| rule.pace);
     let checks = match plan.checks {
         Ok(checks) => checks,
@@ -63,7 +66,7 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings:
     if let Some(rejected) = rejected {
         return refuse(&rejected);
     }
-    let decided = match decide(node, holdings, &checks, pace).await {
+    let decided = match decide(node, holdings, holder, &checks, pace).await {
         Ok(decided) => decided,
         Err(error) => return Problem::no_gate_decision(error.as_ref()).into_response(),
     };
@@ -82,6 +85,7 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings:
 async fn decide(
     node: &Node,
     holdings: &Holdings,
+    holder: impl FnOnce() -> Holder,
     checks: &[Check],
     pace: Duration,
 ) -> Result<MultiCheck, Option<CheckError>> {
@@ -90,9 +94,9 @@ async fn decide(
         [] => Ok(MultiCheck { decisions: Vec::new() }),
         // A lone check needs no reservation.
         [check] => {
-            let permit = (!pace.is_zero()).then(|| node.load.permit_pace()).flatten();
-            let decision = match permit {
-                Some(_permit) => {
+            let place = (!pace.is_zero()).then(|| node.load.pace(holder())).flatten();
+            let decision = match place {
+                Some(_place) => {
                     let _in_line = holdings.wait_in_line();
                     paced(engine, check, micros(pace)).await
                 }

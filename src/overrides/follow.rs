@@ -26,7 +26,7 @@ use crate::clock::unix_micros;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 use crate::store::StoreError;
 use crate::store::redis::registry::{
-    LoggedChange, PARTS, RecordChange, RecordChanges, RecordWritten, Registry, lacks_rights,
+    Log, LoggedChange, PARTS, RecordChange, RecordChanges, RecordWritten, Registry, lacks_rights,
 };
 
 /// How often a node looks whether parts have changed without a message.
@@ -259,15 +259,17 @@ impl Followed {
         let (policy, matched, reason) = (text(policy), text(matched), text(reason));
         let fields = [("kind", kind.name()), ("by", by), ("policy", &policy), ("match", &matched), ("reason", &reason)];
         let name = Name::new(&policy, &matched);
-        let written = self.write(name.as_str(), RecordChange { fields: &fields, ..RecordChange::default() }).await?;
+        let log = if *kind == Kind::Notice { Log::Notices } else { Log::Changes };
+        let change = RecordChange { fields: &fields, log, ..RecordChange::default() };
+        let written = self.write(name.as_str(), change).await?;
         match written {
             RecordWritten::Done { version, at, .. } => Ok(note.entry(version, at)),
             other => Err(StoreError::Unknown(format!("an entry of the audit was answered by {other:?}"))),
         }
     }
 
-    /// See [`super::Overrides::audit`]. The parts answer for themselves. Entries are complete down
-    /// to the oldest one of a part that has more.
+    /// See [`super::Overrides::audit`]. The logs answer for themselves. Entries are complete down to
+    /// the oldest one of a log that has more.
     pub(super) async fn audit(
         &self,
         mut before: u64,
@@ -276,7 +278,8 @@ impl Followed {
     ) -> Result<Vec<AuditEntry>, StoreError> {
         let mut found: Vec<AuditEntry> = Vec::new();
         for _ in 0..ROUNDS {
-            let logs = join_all((0..PARTS).map(|part| self.registry.log(part, before, most))).await;
+            let logs = (0..PARTS).flat_map(|part| Log::ALL.map(|log| self.registry.log(part, log, before, most)));
+            let logs = join_all(logs).await;
             let logs: Vec<Vec<LoggedChange>> = logs.into_iter().collect::<Result<_, _>>()?;
             let full = logs.iter().filter(|log| log.len() == most).filter_map(|log| log.last());
             let complete = full.map(|oldest| oldest.version).max();

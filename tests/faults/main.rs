@@ -19,4 +19,5 @@ mod servers;
 mod slow_clients;
 mod store_away;
 mod telemetry;
+mod turns;
 mod under_load;

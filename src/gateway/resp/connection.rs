@@ -104,13 +104,14 @@ async fn answer(session: &Session, mut turn: Turn, out: &mut Vec<u8>) {
     if turn.is_decided() {
         return turn.write(&[], out);
     }
+    let turns = || service.holdings.load().batches(session.holder());
     let traced = service.tracing.as_ref().and_then(|tracing| begin_trace(tracing, session, turn.checks.len()));
     let answers = match traced {
-        None => turn.decide(&service.engine).await,
+        None => turn.decide(&service.engine, turns).await,
         Some(traced) => {
             let deciding = async {
                 session.token_name().into_iter().for_each(traces::called_by);
-                turn.decide(&service.engine).await
+                turn.decide(&service.engine, turns).await
             };
             let answers = Box::pin(traced.within(deciding)).await;
             traced.end(None);

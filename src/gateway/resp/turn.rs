@@ -1,5 +1,7 @@
 //! A turn of a connection: the commands that have arrived, decided together and answered in order.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::commands;
@@ -11,6 +13,7 @@ use super::reply::{Replies, Version};
 use super::session::{Replying, Session};
 use super::{policy_check, throttle};
 use crate::engine::{Answer, Check, CheckError, Engine};
+use crate::shares::CallerTurns;
 
 /// The most commands of a turn, which a worker decides in under a millisecond. The rest of a longer
 /// pipeline is the next turn.
@@ -50,9 +53,9 @@ enum Done {
 }
 
 impl Operation {
-    async fn run(&self, engine: &Engine) -> Done {
+    async fn run(&self, engine: &Arc<Engine>, turns: &impl Fn() -> CallerTurns) -> Done {
         match self {
-            Self::Keys(work) => Done::Keys(work.run(engine).await),
+            Self::Keys(work) => Done::Keys(work.run(engine, turns).await),
             Self::Hold(work) => Done::Hold(work.run(engine).await),
         }
     }
@@ -148,17 +151,21 @@ impl Turn {
     }
 
     /// The answers to its checks. Checks between two operations on keys are one batch.
-    pub(super) async fn decide(&mut self, engine: &Engine) -> SmallVec<[Answer; 1]> {
+    pub(super) async fn decide(
+        &mut self,
+        engine: &Arc<Engine>,
+        turns: impl Fn() -> CallerTurns,
+    ) -> SmallVec<[Answer; 1]> {
         let (mut answers, mut from) = (SmallVec::new(), 0);
         for (until, work) in std::mem::take(&mut self.works) {
-            answers.extend(decide(engine, &self.checks[from..until]).await);
-            self.done.push(Box::pin(work.run(engine)).await);
+            answers.extend(decide(engine, &self.checks[from..until], &turns).await);
+            self.done.push(Box::pin(work.run(engine, &turns)).await);
             from = until;
         }
         if from == 0 {
-            return decide(engine, &self.checks).await;
+            return decide(engine, &self.checks, &turns).await;
         }
-        answers.extend(decide(engine, &self.checks[from..]).await);
+        answers.extend(decide(engine, &self.checks[from..], &turns).await);
         answers
     }
 
@@ -214,11 +221,11 @@ fn failure(error: &CheckError) -> String {
     }
 }
 
-async fn decide(engine: &Engine, checks: &[Check]) -> SmallVec<[Answer; 1]> {
+async fn decide(engine: &Engine, checks: &[Check], turns: &impl Fn() -> CallerTurns) -> SmallVec<[Answer; 1]> {
     match checks {
         [] => SmallVec::new(),
         [check] => smallvec![engine.check(check).await],
         // The box keeps the task of a connection small.
-        _ => Box::pin(engine.check_batch(checks)).await.into(),
+        _ => Box::pin(engine.check_batch(checks, &turns())).await.into(),
     }
 }

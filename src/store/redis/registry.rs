@@ -92,6 +92,28 @@ pub struct RecordChange<'a> {
     pub fields: &'a [(&'a str, &'a str)],
     /// The most entries of the log of a part, and how long they stay, us.
     pub kept: (usize, u64),
+    pub log: Log,
+}
+
+/// A log of a part. Each has a room of its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Log {
+    /// What nodes follow, and acts of operators.
+    #[default]
+    Changes,
+    /// Notices, which callers cause in any number.
+    Notices,
+}
+
+impl Log {
+    pub const ALL: [Self; 2] = [Self::Changes, Self::Notices];
+
+    fn key(self) -> &'static str {
+        match self {
+            Self::Changes => "changes",
+            Self::Notices => "notices",
+        }
+    }
 }
 
 /// The result of a change.
@@ -152,7 +174,7 @@ impl Registry {
     /// # Errors
     /// Whether it is written is unknown, unless [`StoreError::is_unexecuted`].
     pub async fn write(&self, part: usize, change: &RecordChange<'_>) -> Result<RecordWritten, StoreError> {
-        let mut call = self.script(WRITE, part);
+        let mut call = self.script(WRITE, part, change.log);
         let (most, kept_for) = change.kept;
         call.arg(change.name.unwrap_or_default())
             .arg(change.expected.map(|version| version.to_string()).unwrap_or_default())
@@ -172,7 +194,7 @@ impl Registry {
     /// # Errors
     /// No server answers.
     pub async fn changes(&self, part: usize, since: Option<u64>) -> Result<RecordChanges, StoreError> {
-        let mut call = self.script(READ_CHANGES, part);
+        let mut call = self.script(READ_CHANGES, part, Log::Changes);
         call.arg(since.map(id).unwrap_or_default()).arg(CHANGES);
         changes(&self.ask(part, &call).await?).ok_or_else(unfit)
     }
@@ -213,13 +235,13 @@ impl Registry {
         page(&self.ask(part, &call).await?).ok_or_else(unfit)
     }
 
-    /// Up to `most` entries of the log of a part with versions below `before`, the newest first.
+    /// Up to `most` entries of a log of a part with versions below `before`, the newest first.
     ///
     /// # Errors
     /// No server answers.
-    pub async fn log(&self, part: usize, before: u64, most: usize) -> Result<Vec<LoggedChange>, StoreError> {
+    pub async fn log(&self, part: usize, log: Log, before: u64, most: usize) -> Result<Vec<LoggedChange>, StoreError> {
         let mut call = redis::cmd("XREVRANGE");
-        call.arg(self.key(part, "changes")).arg(format!("({before}-0")).arg("-").arg("COUNT").arg(most);
+        call.arg(self.key(part, log.key())).arg(format!("({before}-0")).arg("-").arg("COUNT").arg(most);
         let reply = self.ask(part, &call).await?;
         items(&reply).map(|entries| entries.iter().filter_map(logged).collect()).ok_or_else(unfit)
     }
@@ -258,10 +280,10 @@ impl Registry {
         format!("{}{what}", self.tags[part].as_str())
     }
 
-    fn script(&self, source: &str, part: usize) -> Cmd {
+    fn script(&self, source: &str, part: usize, log: Log) -> Cmd {
         let mut call = redis::cmd("EVAL");
         call.arg(source).arg(3);
-        ["records", "ends", "changes"].iter().for_each(|what| _ = call.arg(self.key(part, what)));
+        ["records", "ends", log.key()].iter().for_each(|what| _ = call.arg(self.key(part, what)));
         call
     }
 

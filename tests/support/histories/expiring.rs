@@ -12,12 +12,16 @@ use super::engine::Runs;
 use crate::support::redis::Server;
 use crate::support::timed::TimedRedis;
 
-/// Shortens all TTLs by some ms, which may be negative.
+/// Shortens all TTLs by some ms, which may be negative, instead of the ms since the last such call.
 const PASS: &str = "
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local real = now - (redis.call('GET', 'passed') or now)
+redis.call('SET', 'passed', string.format('%.0f', now))
 for _, key in ipairs(redis.call('KEYS', '*')) do
   local left = redis.call('PTTL', key)
   if left >= 0 then
-    redis.call('PEXPIRE', key, string.format('%.0f', left - ARGV[1]))
+    redis.call('PEXPIRE', key, string.format('%.0f', left + real - ARGV[1]))
   end
 end";
 
@@ -62,7 +66,7 @@ impl ExpiringRedis {
     fn pass(&self, now: Micros) {
         let before = self.now.replace(now);
         let gap = (now / 1000).cast_signed() - (before / 1000).cast_signed();
-        if gap != 0 && before > 0 {
+        if before > 0 {
             redis::cmd("EVAL").arg(PASS).arg(0).arg(gap).exec(&mut *self.connection.borrow_mut()).unwrap();
         }
     }
