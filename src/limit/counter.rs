@@ -31,13 +31,16 @@ pub struct SlidingCounter {
 struct Lives {
     /// The life of the ticks that are not listed.
     usual: u8,
-    /// The ticks with other lives, ascending. Few counters have one.
-    others: Option<Box<Vec<(u64, u8)>>>,
+    others: Option<Box<OtherLives>>,
 }
+
+/// The ticks with other lives, ascending. Few counters have one, so these are boxed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct OtherLives(Vec<(u64, u8)>);
 
 impl Lives {
     fn of(&self, tick: u64) -> u8 {
-        let others = self.others.as_deref().map_or(&[][..], Vec::as_slice);
+        let others = self.others.as_ref().map_or(&[][..], |others| &others.0);
         others.binary_search_by_key(&tick, |(other, _)| *other).map_or(self.usual, |place| others[place].1)
     }
 
@@ -51,7 +54,7 @@ impl Lives {
             let mut others: Vec<_> = listed.chain((longest != life).then_some((tick, longest))).collect();
             others.retain(|(_, other)| *other != life);
             others.sort_unstable();
-            *self = Self { usual: life, others: (!others.is_empty()).then(|| Box::new(others)) };
+            *self = Self { usual: life, others: (!others.is_empty()).then(|| Box::new(OtherLives(others))) };
         }
     }
 }

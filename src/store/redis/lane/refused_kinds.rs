@@ -52,7 +52,7 @@ fn operation(work: &Work) -> &'static str {
         Work::Sell(_) => "lease of a caller",
         Work::GiveBack(_) | Work::Return(_) => "return of units",
         Work::Refund(_) | Work::RefundOnce(_) | Work::Undo(_) => "refund",
-        Work::Reset => "reset",
+        Work::Reset(_) => "reset",
         Work::Settle { .. } => "settle",
         Work::Renew(_) => "renewal",
         Work::ReadHolds => "list of holds",
