@@ -65,7 +65,7 @@ impl Engine {
             return self.settle_as_lease(&subject, hold, cost).await;
         }
         let until = self.clock.now() + micros(subject.policy.timeout);
-        let subject = &self.subject_of_charge(subject, &hold.id, until).await;
+        let subject = &self.subject_of_charge(subject, &hold.id, until, cost.is_some()).await;
         let work = Work::Settle { id: hold.id.clone(), cost };
         let mut result = self.settle_with(subject, work, self.left(until)).await;
         match &mut result {
@@ -81,15 +81,21 @@ impl Engine {
         result
     }
 
-    /// The key under the policy whose limits bound a settle above its charge: those of the plan that
-    /// the check named, unless an override decides for the key. Asks the store until `until` (us), if
-    /// there are plans.
-    async fn subject_of_charge(&self, present: Subject, id: &Arc<str>, until: Micros) -> Subject {
+    /// The key under the plan that the id's check named, whose quotas the answer shows. Its limits also
+    /// bound a settle that `charges_more` than its check, unless an override decides for the key. Asks
+    /// the store until `until` (us), if there are plans.
+    pub(super) async fn subject_of_charge(
+        &self,
+        present: Subject,
+        id: &Arc<str>,
+        until: Micros,
+        charges_more: bool,
+    ) -> Subject {
         let others: Vec<Arc<Policy>> = {
             let running = self.running.load();
             let base = running.policies.by_name.get(&present.policy.name);
             let plans = base.iter().filter_map(|base| base.options.plans.as_ref()).flat_map(|plans| plans.values());
-            let by_limits = base.is_some_and(|base| counts_as(base, &present.policy.quotas, true));
+            let by_limits = charges_more && base.is_some_and(|base| counts_as(base, &present.policy.quotas, true));
             let is_other = |other: &&Arc<Policy>| !counts_as(other, &present.policy.quotas, by_limits);
             plans.chain(base).filter(is_other).cloned().collect()
         };

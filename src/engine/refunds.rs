@@ -88,7 +88,11 @@ impl Engine {
         work: Work,
         door: Door,
     ) -> Result<RefundResult, CheckError> {
-        let resolved = self.resolve_counted(policy, key, door)?;
+        let mut resolved = self.resolve_counted(policy, key, door)?;
+        let until = self.clock.now() + micros(resolved.subject.policy.timeout);
+        if let Work::RefundOnce(id) = &work {
+            resolved.subject = self.subject_of_charge(resolved.subject, id, until, false).await;
+        }
         let subject = &resolved.subject;
         let is_reset = matches!(work, Work::Reset(_));
         if let (Work::RefundOnce(_), Some(_)) = (&work, subject.policy.options.hold) {
@@ -97,7 +101,7 @@ impl Engine {
         if is_reset {
             self.leases.reset(subject);
         }
-        let mut result = self.refund_within(subject, work, subject.policy.timeout).await;
+        let mut result = self.refund_within(subject, work, self.left(until)).await;
         if is_reset {
             // Also one that was bought meanwhile.
             self.leases.reset(subject);

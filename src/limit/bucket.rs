@@ -207,6 +207,12 @@ impl TokenBucket {
         mark.is_some_and(|mark| mark > now) && self.debt_at(Terms::of_quota(quota), now) > 0
     }
 
+    /// Whether its latest charge or place is of `now` or later, so that its numbers must not be given
+    /// again.
+    pub fn is_fresh(&self, now: Micros) -> bool {
+        self.ledger.as_ref().is_some_and(|ledger| ledger.last.max(ledger.line) >= now)
+    }
+
     /// Whether it equals the state of a key without charges.
     pub fn is_empty(&self) -> bool {
         self.debt == 0 && self.ledger.is_none()

@@ -20,6 +20,7 @@ policies:
   window: {quotas: [1 per 1h]}
   jobs:
     algorithm: token-bucket
+    wait: {queue: 1000}
     quotas: [{rate: 1 per 10s, burst: 1}]
     hold: {ttl: 30s, in_flight: 3}
 ";
@@ -243,7 +244,7 @@ fn waits_are_measured() {
 /// A burst of 5, and a unit in each 5 ms. So the callers ask faster than the line moves.
 const FAST: &str = "
 policies:
-  default: {algorithm: token-bucket, quotas: [{rate: 200 per 1s, burst: 5}], timeout: 10s}
+  default: {algorithm: token-bucket, quotas: [{rate: 200 per 1s, burst: 5}], timeout: 10s, wait: {}}
 ";
 
 const CALLERS: usize = 16;

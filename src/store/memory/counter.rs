@@ -141,7 +141,8 @@ pub(super) struct Debtless {
 impl Debtless {
     /// Notes what the quota at `place` has at `now`.
     pub(super) fn note(&mut self, place: usize, found: Option<&Held>, now: Micros) {
-        self.without_debt |= u8::from(found.is_none_or(|held| !held.owes(now))) << place;
+        let is_fresh = |held: &Held| matches!(&held.state, State::TokenBucket(bucket) if bucket.is_fresh(now));
+        self.without_debt |= u8::from(found.is_none_or(|held| !held.owes(now) && !is_fresh(held))) << place;
         self.without_state |= u8::from(found.is_none()) << place;
     }
 }

@@ -176,7 +176,8 @@ impl<S: Runs> Running<'_, S> {
             }
             Op::Refund(cost) => _ = self.call(&present, Work::Refund(*cost)).await,
             Op::RefundId(id) => {
-                self.call(&present, Work::RefundOnce(name(*id))).await;
+                let policy = self.policy_of_charge(&present, *id, false).await;
+                self.call(&policy, Work::RefundOnce(name(*id))).await;
             }
             Op::Reset => _ = self.call(&present, Work::Reset(self.logs.clone())).await,
         }
@@ -211,16 +212,16 @@ impl<S: Runs> Running<'_, S> {
     /// Mirrors `holds.rs`. The lease of a caller needs no policy of its charge.
     async fn settle(&mut self, present: &Arc<Policy>, id: Number, cost: Option<u64>) {
         let policy = match present.options.hold {
-            Some(_) => self.policy_of_charge(present, id).await,
+            Some(_) => self.policy_of_charge(present, id, cost.is_some()).await,
             None => present.clone(),
         };
         self.call(&policy, Work::Settle { id: name(id), cost }).await;
     }
 
     /// Mirrors `subject_of_charge` in `holds.rs`.
-    async fn policy_of_charge(&mut self, present: &Arc<Policy>, id: Number) -> Arc<Policy> {
+    async fn policy_of_charge(&mut self, present: &Arc<Policy>, id: Number, charges_more: bool) -> Arc<Policy> {
         let base = &self.file.policy;
-        let by_limits = counts_as(base, &present.quotas, true);
+        let by_limits = charges_more && counts_as(base, &present.quotas, true);
         let others: Vec<Arc<Policy>> = self.file.plans.iter().chain([base]).cloned().collect();
         let others: Vec<Arc<Policy>> =
             others.into_iter().filter(|other| !counts_as(other, &present.quotas, by_limits)).collect();

@@ -77,6 +77,7 @@ fn given_back(book: &Book, call: &Call, owner: &Owner, most: u64, given: u64) ->
     let expected = match charge.quotas.len() {
         _ if charge.is_over => 0,
         // Only a place was charged.
+        0 if charge.is_drained => 0,
         0 => charge.cost.min(most),
         quotas => (0..quotas).map(counting).max().unwrap_or(0),
     };

@@ -52,9 +52,12 @@ fn own_places(policy: &Policy, pairs: &[Pair<'_>]) -> Own {
 /// Converts debts of other rates, as `bucket_carry.lua` does.
 fn carry_over(policy: &Policy, time: Micros, pairs: &[Pair<'_>], own: &Own, states: &mut [State]) {
     let owes = |place: usize| pairs[place].bucket().expires_at(pairs[place].terms()) > time;
-    let is_free = |quota: &usize| own[*quota].is_none_or(|place| !owes(place));
+    let is_free = |quota: &usize| own[*quota].is_none_or(|place| !owes(place) && !pairs[place].bucket().is_fresh(time));
     let quotas = (0..own.len()).filter(is_free).map(|quota| (quota, Terms::of_quota(&policy.quotas[quota])));
-    let left_over = pairs.iter().enumerate().filter(|(place, pair)| !own.contains(&Some(*place)) && pair.kind[1] > 0);
+    let left_over = pairs
+        .iter()
+        .enumerate()
+        .filter(|(place, pair)| !own.contains(&Some(*place)) && !pair.kind.contains(&0));
     let debts = left_over.map(|(place, pair)| (place, pair.terms()));
     let found = carried_over(&quotas.collect(), |quota| own[quota].is_some(), debts.collect(), owes);
     for (quota, place) in found {

@@ -80,7 +80,9 @@
 
     local without_debt, without_pair = {}, {}
     for q, kind in ipairs(kinds) do
-      if not found[q] or not owes(found[q].source) then
+      -- The numbers of a charge of this very instant must not be given again.
+      local own = found[q] and found[q].source
+      if not own or not owes(own) and (own.tail == '' or not goes_on(0, own.tail)) then
         without_debt[#without_debt + 1] = {q = q, a = kind[1], b = kind[2]}
       end
     end
