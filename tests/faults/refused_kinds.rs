@@ -44,12 +44,12 @@ fn kind_of_call_without_its_right_is_a_reason_while_others_pass() {
         |watched| http::call(&watched.node.address, "DELETE", "/v1/usage?policy=held&key=h", None, "").status == 200;
     let count: Ask = |watched| watched.node.check("counter", "c", 1)["source"] == "store";
     let rows = [
-        ("-zrange", hold, ["each check with an id", "lacks a right"]),
-        ("-zrevrange", list, ["each list of holds", "lacks a right"]),
-        ("-zremrangebyrank", reset, ["each reset", "lacks a right"]),
-        ("-mget", count, ["each check", "sliding-counter"]),
+        ("-zrange", hold, ["checks with an id", "lacks a right"]),
+        ("-zrevrange", list, ["lists of holds", "lacks a right"]),
+        ("-zremrangebyrank", reset, ["resets", "lacks a right"]),
+        ("-mget", count, ["checks", "sliding-counter"]),
         // The script was not loaded before.
-        ("-eval -script", hold, ["each check with an id", "script|load"]),
+        ("-eval -script", hold, ["checks with an id", "script|load"]),
     ];
     for (right, ask, words) in rows {
         let server = Server::start();
@@ -63,7 +63,7 @@ fn kind_of_call_without_its_right_is_a_reason_while_others_pass() {
             assert!(!ask(&watched), "{right}");
             is_degraded_for(&watched, words)
         });
-        wait_until("the log tells it", || watched.logged().contains("refuses each call of a kind"));
+        wait_until("the log tells it", || watched.logged().contains("refuses calls of a kind"));
         assert_plain(&watched.logged());
         say(&server, "ACL SETUSER default +@all");
         wait_until("health reports the end", || ask(&watched) && watched.is_up());
@@ -81,7 +81,7 @@ fn right_that_some_keys_need_is_a_reason_until_calls_for_them_pass() {
     wait_until("health tells of the key with many holds", || {
         assert_eq!(check(&watched, "many", "full")["source"], "fallback");
         assert_eq!(check(&watched, "many", &unique("empty"))["source"], "store");
-        is_degraded_for(&watched, ["each check with an id", "lacks a right"])
+        is_degraded_for(&watched, ["checks with an id", "lacks a right"])
     });
     say(&server, "ACL SETUSER default +@all");
     wait_until("health reports the end", || check(&watched, "many", "full")["source"] == "store" && watched.is_up());
@@ -98,7 +98,7 @@ fn refused_wait_is_a_reason_while_charges_pass() {
     say(&server, "ACL SETUSER default -wait");
     wait_until("health tells of WAIT", || {
         assert_eq!(charge()["fallback"]["cause"], "no_replica_ack");
-        is_degraded_for(&watched, ["each WAIT", "may not call wait"])
+        is_degraded_for(&watched, ["calls of WAIT", "may not call wait"])
     });
     say(&server, "ACL SETUSER default +@all");
     wait_until("health reports the end", || charge()["source"] == "store" && watched.is_up());
@@ -112,7 +112,7 @@ fn single_refused_call_is_a_reason_after_a_second() {
     say(&server, "ACL SETUSER default -zrange");
     let opened = check(&watched, "held", "h");
     assert_eq!((&opened["source"], &opened["fallback"]["cause"]), (&json!("fallback"), &json!("refused")));
-    wait_until("health tells of it", || is_degraded_for(&watched, ["each check with an id", "lacks a right"]));
+    wait_until("health tells of it", || is_degraded_for(&watched, ["checks with an id", "lacks a right"]));
 }
 
 /// A hold that the fallback opened is of this node, and so is its end.

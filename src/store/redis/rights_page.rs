@@ -42,6 +42,7 @@ const EXEMPT: [&str; 3] = ["auth", "sentinel", "scan"];
 /// The commands of a script: words in capitals that are the first argument of a call.
 fn commands(script: &str) -> BTreeSet<String> {
     let code: String = script.lines().map(|line| line.split("--").next().unwrap_or_default()).collect();
+    let code = code.replace('"', "'");
     let first = code.split("('").skip(1).filter_map(|rest| rest.split('\'').next());
     let is_command = |word: &&str| word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase());
     first.filter(is_command).map(str::to_lowercase).collect()

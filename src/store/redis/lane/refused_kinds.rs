@@ -40,24 +40,24 @@ impl CallKind {
     }
 }
 
-/// The name of an operation for users.
+/// The name of such operations for users.
 fn operation(work: &Work) -> &'static str {
     match work {
-        Work::Take(_) | Work::Look(_) => "check",
-        Work::Once { over: Over::Deny, .. } => "check with an id",
-        Work::Drain(_) | Work::Once { over: Over::Drain, .. } => "drain",
-        Work::Wait(_) => "check with `wait_ms`",
-        Work::Reserve { .. } => "check of /v1/check/all",
-        Work::Lease { .. } => "lease of a node",
-        Work::Sell(_) => "lease of a caller",
-        Work::GiveBack(_) | Work::Return(_) => "return of units",
-        Work::Refund(_) | Work::RefundOnce(_) | Work::Undo(_) => "refund",
-        Work::Reset(_) => "reset",
-        Work::Settle { .. } => "settle",
-        Work::Renew(_) => "renewal",
-        Work::ReadHolds => "list of holds",
-        Work::ReadLog(_) => "list of charges",
-        Work::ReadTicks { .. } => "look",
+        Work::Take(_) | Work::Look(_) => "checks",
+        Work::Once { over: Over::Deny, .. } => "checks with an id",
+        Work::Drain(_) | Work::Once { over: Over::Drain, .. } => "drains",
+        Work::Wait(_) => "checks with `wait_ms`",
+        Work::Reserve { .. } => "checks of /v1/check/all",
+        Work::Lease { .. } => "leases of nodes",
+        Work::Sell(_) => "leases of callers",
+        Work::GiveBack(_) | Work::Return(_) => "returns of units",
+        Work::Refund(_) | Work::RefundOnce(_) | Work::Undo(_) => "refunds",
+        Work::Reset(_) => "resets",
+        Work::Settle { .. } => "settles",
+        Work::Renew(_) => "renewals",
+        Work::ReadHolds => "lists of holds",
+        Work::ReadLog(_) => "lists of charges",
+        Work::ReadTicks { .. } => "looks",
     }
 }
 
@@ -66,9 +66,9 @@ impl fmt::Display for CallKind {
         match self {
             Self::Operation { name, algorithm, has_hold } => {
                 let hold = if *has_hold { " with `hold`" } else { "" };
-                write!(f, "each {name} under `{}`{hold}", algorithm.name())
+                write!(f, "{name} under `{}`{hold}", algorithm.name())
             }
-            Self::Wait => f.write_str("each WAIT for `durability: replica`"),
+            Self::Wait => f.write_str("calls of WAIT for `durability: replica`"),
         }
     }
 }
@@ -121,8 +121,8 @@ impl RefusedKinds {
         if !matches!(why.kind, Kind::Rights | Kind::Answer) {
             return;
         }
+        self.retain(|refused| !refused.is_stale(now));
         let mut kinds = self.kinds();
-        kinds.retain(|refused| !refused.is_stale(now));
         self.any.store(true, Ordering::Relaxed);
         match kinds.iter_mut().find(|refused| refused.kind == kind) {
             Some(known) => (known.key, known.last, known.why) = (key, now, why.clone()),
@@ -131,11 +131,12 @@ impl RefusedKinds {
     }
 
     /// Returns the kinds that the log must report at `now`, us, with their reasons. It reports each
-    /// once.
+    /// once. Called each second, so that nothing stays that is over.
     pub fn to_log(&self, now: Micros) -> Vec<(CallKind, Failure)> {
         if self.is_empty() {
             return Vec::new();
         }
+        self.retain(|refused| !refused.is_stale(now));
         let mut kinds = self.kinds();
         let new = kinds.iter_mut().filter(|refused| refused.lasts(now) && !refused.is_logged);
         let mark = |refused: &mut Refused| {
@@ -167,7 +168,7 @@ impl RefusedKinds {
         self.retain(|refused| !with_rights && refused.is_of_rights());
     }
 
-    /// Why calls are refused, in one sentence; none unless a kind was refused for a second.
+    /// Why calls fail, in one sentence; none unless a kind was refused for a second.
     pub fn reason(&self, now: Micros) -> Option<String> {
         if self.is_empty() {
             return None;
@@ -176,8 +177,8 @@ impl RefusedKinds {
         let lasting = kinds.iter().filter(|refused| refused.lasts(now));
         let first = lasting.clone().min_by_key(|refused| refused.first)?;
         let more = lasting.count() - 1;
-        let others = if more > 0 { format!(", and {more} other kinds of calls,") } else { String::new() };
-        Some(Failure::new(first.why.kind, format!("{}{others} fails: {}", first.kind, first.why)).to_string())
+        let others = if more > 0 { format!(" and {more} other kinds of calls") } else { String::new() };
+        Some(Failure::new(first.why.kind, format!("{}{others} fail: {}", first.kind, first.why)).to_string())
     }
 
     fn retain(&self, is_kept: impl FnMut(&Refused) -> bool) {
@@ -197,7 +198,7 @@ mod tests {
     use crate::limit::key::Fingerprinter;
 
     const SETTLE: CallKind =
-        CallKind::Operation { name: "settle", algorithm: Algorithm::SlidingWindow, has_hold: true };
+        CallKind::Operation { name: "settles", algorithm: Algorithm::SlidingWindow, has_hold: true };
 
     fn failure(kind: Kind) -> Failure {
         Failure::new(kind, "no right")
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!((kinds.is_empty(), kinds.reason(5)), (true, None));
         kinds.refuse(SETTLE, a, &failure(Kind::Rights), 5);
         assert_eq!(kinds.reason(REFUSES + 4), None);
-        let reason = "each settle under `sliding-window` with `hold` fails: no right";
+        let reason = "settles under `sliding-window` with `hold` fail: no right";
         assert_eq!(kinds.reason(REFUSES + 5).as_deref(), Some(reason));
         // It may be needed for some keys only.
         assert!(!kinds.accept(SETTLE, b, REFUSES + 6));
@@ -267,7 +268,7 @@ mod tests {
         refuse(SETTLE, Kind::Rights);
         refuse(CallKind::Wait, Kind::Answer);
         let reason = || kinds.reason(REFUSES + 5);
-        assert!(reason().unwrap().starts_with("each settle under `sliding-window` with `hold`, and 1 other kind"));
+        assert!(reason().unwrap().starts_with("settles under `sliding-window` with `hold` and 1 other kind"));
         kinds.recover(false);
         assert!(!reason().unwrap().contains("other"));
         kinds.recover(true);

@@ -114,7 +114,7 @@ impl Shard {
         Some(why.map_or_else(|| "there is no connection yet".to_owned(), |why| why.to_string()))
     }
 
-    /// Returns why it fails at each call of a kind, though it may be up.
+    /// Returns why calls of a kind fail, though it may be up.
     pub fn refused_kind(&self) -> Option<String> {
         self.charging.refused_kinds.reason(self.now())
     }
@@ -218,7 +218,7 @@ impl Shard {
     pub fn log_refused_kinds(&self) {
         for (kind, why) in self.charging.refused_kinds.to_log(self.now()) {
             let reason = why.for_log();
-            tracing::warn!(shard = %self.address, %kind, %reason, "the shard refuses each call of a kind");
+            tracing::warn!(shard = %self.address, %kind, %reason, "the shard refuses calls of a kind");
         }
     }
 
