@@ -105,8 +105,6 @@ pub struct Book {
     /// The latest instant, us.
     pub latest: Micros,
     pub stepped_back: bool,
-    /// The instant of the last reset, us.
-    pub reset_at: Micros,
     /// What undoes the charges that a reset has forgotten.
     pub forgotten: Vec<Owner>,
     /// Whether a charge was given back after a refund by cost, which may have taken it before. Then
@@ -195,7 +193,6 @@ impl Book {
                 self.charges.clear();
                 self.refunds.clear();
                 self.is_mixed = false;
-                self.reset_at = call.now;
             }
             (Work::Renew(id), Done::Renewed(Renewal::Open(left))) => {
                 let owner = Owner::Id(id.clone());

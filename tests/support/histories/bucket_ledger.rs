@@ -22,7 +22,7 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
         _ => return Ok(()),
     };
     let own = book.owned(&owner);
-    if own.is_some_and(|charge| charge.is_over && given > 0 && charge.made > book.reset_at) {
+    if own.is_some_and(|charge| charge.is_over && given > 0) {
         return Err(("refund", format!("{given} units of a charge that is undone")));
     }
     let Some(charge) = own
@@ -31,7 +31,7 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
     else {
         return Ok(());
     };
-    if charge.made <= book.reset_at || charge.at > call.now {
+    if charge.at > call.now {
         // `line.rs` judges what leaves the line.
         return Ok(());
     }

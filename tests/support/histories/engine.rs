@@ -142,7 +142,7 @@ impl<S: Runs> Running<'_, S> {
             }
             Op::Undo(id) => _ = self.call(&checks, Work::Undo(name(*id))).await,
             Op::Buy { number, costs, units } => {
-                let Some(lease) = checks.options.lease else { return None };
+                let lease = checks.options.lease?;
                 let costs = costs.iter().copied().chain([*units]).collect();
                 let work = Work::Lease { costs, hold: lease.hold(checks.timeout) };
                 if let Done::Leased(_, Some(receipt)) = self.call(&checks, work).await {

@@ -54,8 +54,7 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
 /// Whether a charge is given back as far as it counts, up to `most` units, and once.
 fn given_back(book: &Book, call: &Call, owner: &Owner, most: u64, given: u64) -> Result<(), Wrong> {
     let Some(charge) = book.owned(owner).filter(|charge| !is_bucket(charge)) else { return Ok(()) };
-    // A reset forgets the charges of its instant, too.
-    if is_released(charge, call.now) || charge.made <= book.reset_at || !book.refunds.is_empty() {
+    if is_released(charge, call.now) || !book.refunds.is_empty() {
         return Ok(());
     }
     let counting = |quota: usize| charge.counting(quota, call.now).min(most);
@@ -67,10 +66,10 @@ fn given_back(book: &Book, call: &Call, owner: &Owner, most: u64, given: u64) ->
 /// Judges the counts that an answer shows. `book` has the call.
 pub fn after(book: &Book, call: &Call) -> Result<(), Wrong> {
     let Some(verdict) = shown(call).filter(|_| !book.stepped_back) else { return Ok(()) };
-    if let Some(places) = verdict.places.as_ref().filter(|_| call.policy.options.hold.is_some()) {
-        if places.open != book.open() {
-            return Err(("places", format!("{} open holds, not {}", book.open(), places.open)));
-        }
+    if let Some(places) = verdict.places.as_ref().filter(|_| call.policy.options.hold.is_some())
+        && places.open != book.open()
+    {
+        return Err(("places", format!("{} open holds, not {}", book.open(), places.open)));
     }
     if book.is_mixed || !book.refunds.is_empty() || call.policy.shared_ticks().is_some() {
         return Ok(());
