@@ -1,5 +1,6 @@
 //! Runs random store operations on many keys, by every algorithm. No count becomes negative, every
-//! key has an expiry, and nothing remains after the windows. `scripts/long-run` runs 10 million.
+//! key has an expiry, and nothing remains after the windows. `scripts/long-run
+//! --operations` runs 10 million.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

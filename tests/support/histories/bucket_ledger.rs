@@ -34,7 +34,7 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
     else {
         return Ok(());
     };
-    if charge.made <= book.reset_at || charge.at > call.now {
+    if charge.at > call.now {
         // `line.rs` judges what leaves the line.
         return Ok(());
     }

@@ -123,6 +123,9 @@ impl<'a> Choices<'a> {
         self.pass(by)?;
         let mut step = Step { after: self.after, file: self.file, by, op: Op::Look(1) };
         self.choose(&mut step);
+        // A reset forgets the charges of its instant. No two calls of a store share it.
+        self.after += i64::from(step.op == Op::Reset);
+        self.latest = self.latest.max(self.after);
         Some(step)
     }
 

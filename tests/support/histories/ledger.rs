@@ -54,8 +54,7 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
 /// Whether a charge is given back as far as it counts, up to `most` units, and once.
 fn given_back(book: &Book, call: &Call, owner: &Owner, most: u64, given: u64) -> Result<(), Wrong> {
     let Some(charge) = book.owned(owner).filter(|charge| !is_bucket(charge)) else { return Ok(()) };
-    // A reset forgets the charges of its instant, too.
-    if is_released(charge, call.now) || charge.made <= book.reset_at || !book.refunds.is_empty() {
+    if is_released(charge, call.now) || !book.refunds.is_empty() {
         return Ok(());
     }
     if charge.quotas.iter().any(|quota| Algorithm::of(quota) != call.policy.algorithm) {
