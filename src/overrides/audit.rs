@@ -30,6 +30,8 @@ named! {
         /// A refund with the rights of an operator.
         Refund = "refund",
         Reload = "reload",
+        /// A node wrote back what the store of the overrides had lost.
+        Restore = "restore",
         Login = "login",
         /// A key crossed a mark of its policy.
         Notice = "notice",

@@ -1,0 +1,132 @@
+//! One round trip to a primary that shows which of its parts have changed.
+//!
+//! One command reads the states of all parts of a server outside a cluster. A cluster takes one
+//! command for each part, since their slots differ. Registries without records have no states, and
+//! a node then asks only for those of one part of each primary.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use redis::Value;
+
+use super::{PARTS, RecordState, Registry, STATE, TIMEOUT, reply};
+use crate::store::StoreError;
+use crate::store::redis::connect::questions::bounded;
+use crate::store::redis::protocol::address::Address;
+use crate::store::redis::protocol::info::time_of;
+use crate::store::redis::protocol::reply::{executes_nothing, unsigned};
+use crate::store::redis::topology::Layout;
+
+/// What a primary shows of its parts at once.
+#[derive(Debug, Default)]
+pub struct Glance {
+    /// us by the clock of the server.
+    pub now: u64,
+    /// The states of parts.
+    pub states: Vec<(usize, Option<RecordState>)>,
+    /// Parts that must be asked, whatever their state says.
+    pub suspects: Vec<usize>,
+}
+
+impl Registry {
+    /// The parts by the primary that has them. Those without one are not among them.
+    pub fn by_primary(&self) -> BTreeMap<String, (Address, Vec<usize>)> {
+        let mut found: BTreeMap<String, (Address, Vec<usize>)> = BTreeMap::new();
+        for part in 0..PARTS {
+            let Some(lane) = self.topology.owner(self.tags[part].slot()) else { continue };
+            let address = lane.address();
+            found.entry(address.to_string()).or_insert_with(|| (address.clone(), Vec::new())).1.push(part);
+        }
+        found
+    }
+
+    /// Looks at `parts` of a primary, of which one is looked through, from its version on. `is_used`
+    /// says whether the registry has had records.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn glance(
+        &self,
+        address: &Address,
+        parts: &[usize],
+        whole: Option<(usize, u64)>,
+        is_used: bool,
+        kept: (usize, u64),
+    ) -> Result<Glance, StoreError> {
+        let is_single = self.topology.kind() == Layout::Single && !self.asks_singly.load(Ordering::Relaxed);
+        let parts = if is_used || is_single { parts } else { &parts[..parts.len().min(1)] };
+        let mut questions = redis::pipe();
+        questions.cmd("TIME");
+        if is_single {
+            questions.cmd("MGET").arg(parts.iter().map(|part| self.key(*part, "state")).collect::<Vec<_>>());
+            questions.cmd("EXISTS").arg(parts.iter().map(|part| self.key(*part, "records")).collect::<Vec<_>>());
+        } else {
+            parts.iter().for_each(|part| _ = questions.cmd("HGET").arg(self.key(*part, "records")).arg(STATE));
+        }
+        if let Some((part, since)) = whole {
+            questions.add_command(self.changes_call(part, Some(since), kept));
+        }
+        let failed = |failure| StoreError::Unreachable(format!("{address}: {failure}"));
+        let mut connection = self.connection(address).await.map_err(failed)?;
+        let replies = match bounded(TIMEOUT, connection.send_all(&questions)).await {
+            Ok(replies) => replies,
+            Err(failure) => {
+                self.forget(address);
+                return Err(StoreError::Unknown(format!("{address}: {failure}")));
+            }
+        };
+        Ok(match is_single {
+            true => self.read_single(replies, parts, whole, is_used),
+            false => read(replies, parts, whole),
+        })
+    }
+
+    fn read_single(
+        &self,
+        mut replies: Vec<Value>,
+        parts: &[usize],
+        whole: Option<(usize, u64)>,
+        is_used: bool,
+    ) -> Glance {
+        // The user lacks a right, or a proxy takes no command for keys of several slots.
+        let is_refused = |reply: &Value| matches!(reply, Value::ServerError(error) if !executes_nothing(error));
+        if replies.iter().skip(1).take(2).any(is_refused) {
+            self.asks_singly.store(true, Ordering::Relaxed);
+        }
+        let states = (replies.len() > 2).then(|| replies.splice(1..3, []).collect::<Vec<_>>());
+        let Some([Value::Array(states), existing]) = states.as_deref() else {
+            return Glance { suspects: parts.to_vec(), ..Glance::default() };
+        };
+        replies.splice(1..1, states.iter().cloned());
+        let mut glance = read(replies, parts, whole);
+        if is_used && unsigned(existing) != Some(parts.len() as u64) {
+            glance.suspects.extend(parts);
+        }
+        glance
+    }
+}
+
+/// Reads TIME, the state of each part, and the changes of one part if it was looked through.
+fn read(mut replies: Vec<Value>, parts: &[usize], whole: Option<(usize, u64)>) -> Glance {
+    let mut glance = Glance::default();
+    if let Some((part, since)) = whole {
+        let looked = replies.pop().as_ref().and_then(reply::changes);
+        if looked.is_none_or(|looked| looked.is_damaged || looked.newest != since) {
+            glance.suspects.push(part);
+        }
+    }
+    let (time, states) = replies.split_first().map_or((Value::Nil, &[][..]), |(time, states)| (time.clone(), states));
+    glance.now = time_of(time).unwrap_or_default();
+    if states.len() != parts.len() {
+        glance.suspects.extend(parts);
+        return glance;
+    }
+    for (part, state) in parts.iter().zip(states) {
+        match state {
+            // The slot has moved, or the user lacks a right. A question to the part finds out.
+            Value::ServerError(_) => glance.suspects.push(*part),
+            _ => glance.states.push((*part, reply::state_of(state))),
+        }
+    }
+    glance
+}
