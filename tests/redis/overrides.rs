@@ -300,3 +300,61 @@ fn charges_of_a_plan_with_other_windows_are_settled_and_given_back() {
         assert_eq!(left("held", "pro"), 20);
     }
 }
+
+/// The commands of the registry, also those inside of its scripts.
+const ASKED: [&str; 9] = ["mget", "exists", "hget", "hlen", "eval", "xrevrange", "zrangebyscore", "zscore", "get"];
+
+/// What an idle node asks its server, with overrides and without.
+#[test]
+fn idle_node_asks_few_commands_whatever_the_number_of_parts() {
+    let server = Server::start();
+    let policy = unique("quiet");
+    let node = node(&server.url(), &policy);
+    for (when, most) in [("without overrides", 15), ("with overrides", 20)] {
+        if when == "with overrides" {
+            for number in 0..100 {
+                let body = json!({"match": {"key": format!("k{number}")}, "deny": true});
+                assert_eq!(change(&node, "PUT", &policy, &body).status, 200);
+            }
+        }
+        let asked = || server.calls(["mget"])[0];
+        // The last change may still be asked for.
+        let (first, mut begun) = (asked(), None);
+        wait_until("the node is idle", || asked() >= first + 4);
+        let before = (asked(), server.calls(ASKED));
+        wait_until("five seconds of looks have passed", || {
+            begun.get_or_insert_with(now).elapsed() > Duration::from_secs(5)
+        });
+        let looks = asked() - before.0;
+        let counts: Vec<u64> = server.calls(ASKED).iter().zip(before.1).map(|(after, before)| after - before).collect();
+        let sum: u64 = counts.iter().sum();
+        println!("{when}: {looks} looks and {sum} commands in 5 s: {ASKED:?} {counts:?}");
+        assert!((5..=11).contains(&looks), "{when}: {looks} looks in 5 s");
+        assert!(sum <= 5 * most, "{when}: {sum} commands in 5 s: {ASKED:?} {counts:?}");
+    }
+}
+
+/// A user without rights to channels learns of each change by its looks.
+#[test]
+fn changes_are_seen_within_a_second_without_messages() {
+    let server = Server::start();
+    let policy = unique("silent");
+    let rules = "ACL SETUSER tollgate on >pass ~{ratelimit:* resetchannels +@all -@admin -@dangerous -@pubsub +info";
+    let rules: Vec<&str> = rules.split(' ').collect();
+    ::redis::cmd(rules[0]).arg(&rules[1..]).exec(&mut server.connection().unwrap()).unwrap();
+    let url = format!("redis://tollgate:pass@127.0.0.1:{}", server.port);
+    let nodes = [node(&url, &policy), node(&url, &policy)];
+    let mut delays: Vec<Duration> = (0..20u64)
+        .map(|number| {
+            let body = json!({"match": {"key": format!("k{number}")}, "quotas": ["9 per 1h"]});
+            let since = now();
+            assert_eq!(change(&nodes[0], "PUT", &policy, &body).status, 200);
+            wait_until("the other node has the change", || limit(&nodes[1], &policy, &format!("k{number}")) == 9);
+            since.elapsed()
+        })
+        .collect();
+    delays.sort();
+    println!("without messages: median {:?}, the slowest {:?}", delays[10], delays[19]);
+    assert!(delays[10] > Duration::from_millis(50), "there are messages: {delays:?}");
+    assert!(delays[19] < Duration::from_secs(1), "{delays:?}");
+}

@@ -59,7 +59,9 @@ impl Registry {
         questions.cmd("TIME");
         if is_single {
             questions.cmd("MGET").arg(parts.iter().map(|part| self.key(*part, "state")).collect::<Vec<_>>());
-            questions.cmd("EXISTS").arg(parts.iter().map(|part| self.key(*part, "records")).collect::<Vec<_>>());
+            if is_used {
+                questions.cmd("EXISTS").arg(parts.iter().map(|part| self.key(*part, "records")).collect::<Vec<_>>());
+            }
         } else {
             parts.iter().for_each(|part| _ = questions.cmd("HGET").arg(self.key(*part, "records")).arg(STATE));
         }
@@ -88,18 +90,19 @@ impl Registry {
         whole: Option<(usize, u64)>,
         is_used: bool,
     ) -> Glance {
+        let existing = (is_used && replies.len() > 2).then(|| replies.remove(2));
         // The user lacks a right, or a proxy takes no command for keys of several slots.
         let is_refused = |reply: &Value| matches!(reply, Value::ServerError(error) if !executes_nothing(error));
-        if replies.iter().skip(1).take(2).any(is_refused) {
+        if replies.get(1).into_iter().chain(&existing).any(is_refused) {
             self.asks_singly.store(true, Ordering::Relaxed);
         }
-        let states = (replies.len() > 2).then(|| replies.splice(1..3, []).collect::<Vec<_>>());
-        let Some([Value::Array(states), existing]) = states.as_deref() else {
-            return Glance { suspects: parts.to_vec(), ..Glance::default() };
+        let states = match replies.get(1) {
+            Some(Value::Array(states)) => states.clone(),
+            _ => Vec::new(),
         };
-        replies.splice(1..1, states.iter().cloned());
+        replies.splice(1..2.min(replies.len()), states);
         let mut glance = read(replies, parts, whole);
-        if is_used && unsigned(existing) != Some(parts.len() as u64) {
+        if existing.is_some_and(|existing| unsigned(&existing) != Some(parts.len() as u64)) {
             glance.suspects.extend(parts);
         }
         glance
@@ -110,9 +113,11 @@ impl Registry {
 fn read(mut replies: Vec<Value>, parts: &[usize], whole: Option<(usize, u64)>) -> Glance {
     let mut glance = Glance::default();
     if let Some((part, since)) = whole {
-        let looked = replies.pop().as_ref().and_then(reply::changes);
-        if looked.is_none_or(|looked| looked.is_damaged || looked.newest != since) {
-            glance.suspects.push(part);
+        match replies.pop().as_ref().and_then(reply::changes) {
+            // Something has happened to the server, and so perhaps to all parts.
+            Some(looked) if looked.is_damaged => glance.suspects.extend(parts),
+            Some(looked) if looked.newest == since => {}
+            _ => glance.suspects.push(part),
         }
     }
     let (time, states) = replies.split_first().map_or((Value::Nil, &[][..]), |(time, states)| (time.clone(), states));

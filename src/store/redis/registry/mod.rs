@@ -137,7 +137,7 @@ pub struct RecordChange<'a> {
     pub kept: (usize, u64),
     /// The generation that this node knows; empty for none.
     pub generation: &'a str,
-    /// The version of the record that this node has; 0 for none.
+    /// The version of the record that this node has from another registry; 0 for none.
     pub known: u64,
 }
 

@@ -6,7 +6,8 @@
 --       3 a version that the next one exceeds  4 us until it ends, 0: never  5 the text of the
 --       record without its first members, empty: remove it  6 the most records  7 the channel to
 --       wake the nodes by  8 the most changes, and removals  9 us that both stay  10 the generation
---       that the node knows  11 the version of the record that the node has, 0: none  12 a random
+--       that the node knows  11 the version of the record that the node has
+--       from another registry, 0: none  12 a random
 --       number, so that no other change has the version  13... fields of the change
 -- Reply the word and its values: ok, version, TIME in us, the record before, the record after;
 --       stale, the present record; full; none if there is nothing to remove; lost if the part is
@@ -20,7 +21,9 @@ if name ~= '' then
   before = redis.call('HGET', KEYS[1], name) or ''
   local ends = tonumber(string.match(before, '"expires_at":(%d+)') or 0)
   if ends > 0 and ends <= now then before = '' end
-  if expected ~= '' and tonumber(expected) ~= version_of(before) then return {'stale', before} end
+  -- Of another registry the node has entries that this one never had.
+  local is_apart = ARGV[11] ~= '0' and expected == ARGV[11]
+  if expected ~= '' and not is_apart and tonumber(expected) ~= version_of(before) then return {'stale', before} end
   if body == '' and before == '' and ARGV[11] == '0' then return {'none'} end
   if body ~= '' and before == '' and state.fields > tonumber(ARGV[6]) then return {'full'} end
 end
