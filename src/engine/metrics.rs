@@ -118,6 +118,12 @@ impl Engine {
         if let Some(lag) = self.overrides.lag() {
             metrics.overrides_lag = single(lag as f64 / MICROS);
         }
+        let missing = self.overrides.missing();
+        let lost = |policy: &str| missing.get(policy).copied().unwrap_or_default();
+        metrics.overrides_lost = counts.keys().map(|policy| (labels("policy", policy), lost(policy) as f64)).collect();
+        if !counts.is_empty() {
+            metrics.overrides_restored = single(self.overrides.restored());
+        }
         if self.policies().by_name.values().any(|policy| policy.plan_names().next().is_some()) {
             metrics.unknown_plans = single(self.tally.unknown_plans.total());
         }

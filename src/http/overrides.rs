@@ -125,12 +125,12 @@ fn stored_json(name: &Name, stored: &Stored) -> Value {
 }
 
 pub(super) async fn audit(Routed { node, rights, head, .. }: Routed) -> Result<Response, Problem> {
-    let (policy, before) = query::audit(head.uri.query())?;
+    let query::Audited { policy, kind, before } = query::audit(head.uri.query())?;
     match &policy {
         Some(policy) => rights.policy(&node, policy)?,
         None => rights.all_policies(&node)?,
     }
-    let page = node.engine.overrides().audit(policy.as_deref(), before, PAGE).await;
+    let page = node.engine.overrides().audit(policy.as_deref(), kind, before, PAGE).await;
     let page = page.map_err(|why| Problem::no_audit(&why))?;
     let next = page.last().filter(|_| page.len() >= PAGE).map(|entry| entry.version.to_string());
     let entries: Vec<Value> = page.iter().map(audit_json).collect();

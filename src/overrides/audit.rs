@@ -38,6 +38,8 @@ named! {
         /// The end of a hold or lease by an operator.
         Settle = "settle",
         Reload = "reload",
+        /// A node wrote back what the store of the overrides had lost.
+        Restore = "restore",
         Login = "login",
         /// A key crossed a mark of its policy.
         Notice = "notice",

@@ -6,6 +6,7 @@ use super::applied::is_lower;
 use super::audit::{AuditEntry, Kind, Note};
 use super::entry::{Body, Entry, Grant, Name, Stored};
 use super::follow::{Followed, stored};
+use super::part::apply;
 use super::{Keeper, MAX_ENTRIES, Overrides, lock};
 use crate::clock::unix_micros;
 use crate::config::inline::{self, QuotaFault, QuotaSpec};
@@ -217,27 +218,33 @@ impl Overrides {
             ("match", name.matched()),
             ("reason", reason.unwrap_or_default()),
         ];
-        let (text, body) = (name.as_str(), body.as_deref());
+        let (text, body, known) = (name.as_str(), body.as_deref(), followed.set_apart(name));
+        let fields = &fields;
         let change =
-            RecordChange { name: Some(text), expected, ends_in, body, fields: &fields, ..RecordChange::default() };
-        let written = followed.write(text, change).await.map_err(|error| match error.is_unexecuted() {
+            RecordChange { name: Some(text), expected, ends_in, body, fields, known, ..RecordChange::default() };
+        let written = followed.write(text, change, &self.map).await.map_err(|error| match error.is_unexecuted() {
             true => ChangeError::Unavailable(error.to_string()),
             false => ChangeError::Unavailable(format!("{error}: read the override, since it may have changed")),
         })?;
+        // Redis may lose the change before the node reads it back.
+        if let RecordWritten::Done { version, at, after, .. } = &written {
+            apply(&self.map, name, *version, Some(after.as_str()).filter(|after| !after.is_empty()), *at);
+        }
         // The caller sees its change here, and the version that it was compared with.
         followed.ask_one(Registry::part(text), &self.map).await;
         let entry = |text: &str| {
             let terms = |policy: &str, written| self.map.terms(policy, written);
-            Some(stored(text)?.entry(name.clone(), terms))
+            Stored::parse(text, name.clone(), terms)
         };
         match written {
             RecordWritten::Done { version, at, before, after } => {
                 let note = note_of(name, by.to_owned(), reason.map(Into::into)).entry(version, at);
                 AuditEntry { before: stored(&before), after: stored(&after), ..note }.log();
-                Ok(Changed { entry: entry(&after), existed: !before.is_empty(), warnings: Vec::new() })
+                Ok(Changed { entry: entry(&after), existed: !before.is_empty() || known > 0, warnings: Vec::new() })
             }
             RecordWritten::Stale(present) => Err(ChangeError::Stale(entry(&present).map(Arc::new))),
             RecordWritten::Full => Err(ChangeError::Full),
+            RecordWritten::Lost => Err(ChangeError::Unavailable("Redis has lost the override".to_owned())),
             RecordWritten::Nothing => Ok(Changed { entry: None, existed: false, warnings: Vec::new() }),
         }
     }

@@ -1,13 +1,14 @@
 //! An override: what a key, a prefix or a network gets instead of the quotas of a policy.
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, Cow};
 use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwapOption;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::config::inline::{self, QuotaSpec};
 use crate::limit::matches::Pattern;
@@ -76,6 +77,8 @@ pub enum Grant {
     Deny,
     /// They are allowed and not counted.
     Allow,
+    /// One that only a later version of this program knows. It counts as none.
+    Unknown,
 }
 
 impl Grant {
@@ -84,7 +87,7 @@ impl Grant {
         match self {
             Self::Deny => Some(Listed::Deny),
             Self::Allow => Some(Listed::Allow),
-            Self::Quotas(_) | Self::Plan(_) => None,
+            Self::Quotas(_) | Self::Plan(_) | Self::Unknown => None,
         }
     }
 
@@ -94,7 +97,7 @@ impl Grant {
         match self {
             Self::Quotas(terms) => terms.instead_of(policy),
             Self::Plan(name) => policy.plan(name).cloned(),
-            Self::Deny | Self::Allow => None,
+            Self::Deny | Self::Allow | Self::Unknown => None,
         }
     }
 }
@@ -148,6 +151,8 @@ pub struct Entry {
     pub at: Micros,
     /// Grows with each change. No two changes of an entry have the same.
     pub version: u64,
+    /// The text of its store, if this version of the program would write it otherwise.
+    raw: Option<Box<str>>,
 }
 
 /// An entry as its store keeps it, without its name.
@@ -176,6 +181,9 @@ pub struct Body {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     pub by: String,
+    /// Members of later versions of this program.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -191,6 +199,7 @@ impl Body {
             Grant::Plan(name) => Self { plan: Some(name.to_string()), ..body },
             Grant::Deny => Self { deny: true, ..body },
             Grant::Allow => Self { allow: true, ..body },
+            Grant::Unknown => body,
         }
     }
 }
@@ -198,7 +207,18 @@ impl Body {
 impl Stored {
     /// The entry of this name. `terms` returns the shared quotas.
     pub fn entry(self, name: Name, terms: impl FnOnce(&str, Vec<QuotaSpec>) -> Arc<Terms>) -> Entry {
-        let Body { quotas, plan, deny, allow: _, reason, by } = self.body;
+        let raw = serde_json::to_string(&self).unwrap_or_default();
+        self.entry_of(&raw, name, terms)
+    }
+
+    /// The entry of this name that a store keeps as `text`; none for a text of another program.
+    pub fn parse(text: &str, name: Name, terms: impl FnOnce(&str, Vec<QuotaSpec>) -> Arc<Terms>) -> Option<Entry> {
+        let stored: Self = serde_json::from_str(text).ok()?;
+        Some(stored.entry_of(text, name, terms))
+    }
+
+    fn entry_of(self, text: &str, name: Name, terms: impl FnOnce(&str, Vec<QuotaSpec>) -> Arc<Terms>) -> Entry {
+        let Body { quotas, plan, deny, allow, reason, by, other: _ } = self.body;
         let grant = match (quotas, plan) {
             (Some(quotas), _) => {
                 let written = quotas.iter().map(of_json).collect();
@@ -206,11 +226,16 @@ impl Stored {
             }
             (None, Some(plan)) => Grant::Plan(plan.into()),
             (None, None) if deny => Grant::Deny,
-            (None, None) => Grant::Allow,
+            (None, None) if allow => Grant::Allow,
+            (None, None) => Grant::Unknown,
         };
         let expires_at = if self.expires_at == 0 { Micros::MAX } else { self.expires_at };
         let (reason, by) = (reason.map(Into::into), by.into());
-        Entry { name, grant, expires_at, reason, by, at: self.at, version: self.version }
+        let mut entry = Entry { name, grant, expires_at, reason, by, at: self.at, version: self.version, raw: None };
+        if entry.text() != text {
+            entry.raw = Some(text.into());
+        }
+        entry
     }
 }
 
@@ -237,11 +262,28 @@ fn of_json(value: &Value) -> QuotaSpec {
     }
 }
 
+impl Entry {
+    /// The entry as its store keeps it, without its name.
+    pub fn text(&self) -> Cow<'_, str> {
+        match &self.raw {
+            Some(raw) => Cow::Borrowed(raw),
+            None => serde_json::to_string(&Stored::from(self)).unwrap_or_default().into(),
+        }
+    }
+
+    /// When it ends, us; 0 for never.
+    pub fn ends(&self) -> Micros {
+        if self.expires_at == Micros::MAX { 0 } else { self.expires_at }
+    }
+}
+
 impl From<&Entry> for Stored {
     fn from(entry: &Entry) -> Self {
-        let expires_at = if entry.expires_at == Micros::MAX { 0 } else { entry.expires_at };
+        if let Some(stored) = entry.raw.as_deref().and_then(|raw| serde_json::from_str(raw).ok()) {
+            return stored;
+        }
         let body = Body::new(&entry.grant, entry.reason.as_deref(), &entry.by);
-        Self { version: entry.version, at: entry.at, expires_at, body }
+        Self { version: entry.version, at: entry.at, expires_at: entry.ends(), body }
     }
 }
 
@@ -270,6 +312,12 @@ impl PartialEq for Ordered {
 }
 
 impl Eq for Ordered {}
+
+impl Hash for Ordered {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.name.as_str().hash(state);
+    }
+}
 
 impl PartialOrd for Ordered {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {

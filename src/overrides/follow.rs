@@ -1,45 +1,48 @@
 //! Follows the overrides in Redis.
 //!
 //! Each part has a log of changes. The node asks for those since the last one that it has, when a
-//! message names the part. Twice a second it also looks whether a part has changed without one.
-//! Each change names the one before it. If the first is not the successor of the last known one,
-//! the log was trimmed, or a failover has lost changes. The node then loads the part anew.
+//! message names the part. Twice a second it also looks at the states of all parts of a primary,
+//! by one round trip. `part.rs` puts the changes of a part into force.
 //!
 //! Reading the streams by XREAD BLOCK would take a blocked connection for each part: the parts lie
 //! in different slots, and a cluster rejects one command for several. The nodes ask instead,
 //! and one subscription wakes them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
 use futures_util::future::join_all;
-use tokio::time::timeout;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::time::MissedTickBehavior;
 
-use super::audit::{AuditEntry, KEPT, KEPT_FOR, Kind, Note};
+use super::audit::{AuditEntry, Kind, Note};
 use super::entry::{Name, Stored};
-use super::file::apply;
 use super::map::Map;
+use super::part::{FollowedPart, KEPT_OF_PART, lag};
 use crate::clock::unix_micros;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 use crate::store::StoreError;
 use crate::store::redis::registry::{
-    Log, LoggedChange, PARTS, RecordChange, RecordChanges, RecordWritten, Registry, lacks_rights,
+    Address, Log, LoggedChange, PARTS, RecordChange, RecordWritten, Registry, lacks_rights,
 };
 
-/// How often a node looks whether parts have changed without a message.
+/// How often a node looks whether parts have changed without a message. At every second look it
+/// also looks one part through.
 const EVERY: Duration = Duration::from_millis(500);
-
-/// How long after a failure it asks for the changes of a part again.
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// Messages of this time are one reason to ask.
 const TOGETHER: Duration = Duration::from_millis(10);
 
 /// Changes that are older than this are a reason in health, us.
 const LATE: Micros = 3 * MICROS_PER_SECOND;
+
+/// How long a node that starts waits for running nodes to write lost parts back, us.
+const PATIENCE: Micros = 2 * MICROS_PER_SECOND;
+
+/// How often a change is sent again to a part that was lost, or that others change.
+const TRIES: usize = 4;
 
 /// The most rounds by which a page of the audit is read.
 const ROUNDS: usize = 50;
@@ -48,24 +51,37 @@ const ROUNDS: usize = 50;
 #[derive(Debug)]
 pub(super) struct Followed {
     pub(super) registry: Registry,
-    parts: Vec<FollowedPart>,
+    pub(super) parts: Vec<FollowedPart>,
     /// Whether the user of this node may not read overrides, so there can be none.
     has_no_rights: AtomicBool,
+    /// Whether some part has, or had, records.
+    is_used: AtomicBool,
+    /// Whether this node gives states to a registry of a former version, which has none.
+    adopts: AtomicBool,
+    /// When this node, which starts, first saw a lost part, us by this machine's clock.
+    lost_since: AtomicU64,
+    /// The newest version of all parts. The next change of this node exceeds it, so its changes of
+    /// different parts keep their order in the audit.
+    newest: AtomicU64,
+    pub(super) restored: Restorals,
 }
 
-/// A part of the overrides.
+/// What this node has written back.
 #[derive(Debug, Default)]
-struct FollowedPart {
-    /// Locked while the node asks, so that changes are applied in order.
-    asking: tokio::sync::Mutex<()>,
-    is_loaded: AtomicBool,
-    /// The version of the last change that is in force here.
-    version: AtomicU64,
-    /// Whether the server has entries that have ended.
-    has_ended: AtomicBool,
-    /// When the part was last complete, us by this machine's clock.
-    complete_at: AtomicU64,
-    trouble: ArcSwapOption<String>,
+pub(super) struct Restorals {
+    records: AtomicU64,
+    removals: AtomicU64,
+}
+
+impl Restorals {
+    pub(super) fn add(&self, records: u64, removals: u64) {
+        self.records.fetch_add(records, Ordering::Relaxed);
+        self.removals.fetch_add(removals, Ordering::Relaxed);
+    }
+
+    pub(super) fn read(&self) -> (u64, u64) {
+        (self.records.load(Ordering::Relaxed), self.removals.load(Ordering::Relaxed))
+    }
 }
 
 impl Followed {
@@ -74,12 +90,13 @@ impl Followed {
         let parts: Vec<FollowedPart> = (0..PARTS).map(|_| FollowedPart::default()).collect();
         let now = unix_micros();
         parts.iter().for_each(|part| part.complete_at.store(now, Ordering::Relaxed));
-        Self { registry, parts, has_no_rights: AtomicBool::new(false) }
+        let (has_no_rights, is_used, adopts, lost_since, newest, restored) = Default::default();
+        Self { registry, parts, has_no_rights, is_used, adopts, lost_since, newest, restored }
     }
 
     /// Whether all parts have been loaded once.
     pub(super) fn is_loaded(&self) -> bool {
-        !self.has_rights() || self.parts.iter().all(|part| part.is_loaded.load(Ordering::Relaxed))
+        !self.has_rights() || self.parts.iter().all(FollowedPart::is_loaded)
     }
 
     /// Whether the user of this node may read overrides, as far as is known.
@@ -87,22 +104,97 @@ impl Followed {
         !self.has_no_rights.load(Ordering::Relaxed)
     }
 
-    /// Follows all parts, each for itself: a server that does not answer delays no other. Never
-    /// returns.
+    pub(super) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_use(&self) {
+        self.is_used.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn adopts(&self) -> bool {
+        self.adopts.load(Ordering::Relaxed)
+    }
+
+    /// Gives states to all parts, none of which has one.
+    pub(super) fn adopt(&self) {
+        self.adopts.store(true, Ordering::Relaxed);
+        self.note_use();
+    }
+
+    pub(super) fn note_version(&self, version: u64) {
+        self.newest.fetch_max(version, Ordering::Relaxed);
+    }
+
+    /// Whether running nodes still have time to write back what is lost.
+    pub(super) fn awaits_lost_parts(&self) -> bool {
+        let now = unix_micros();
+        let since = match self.lost_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => now,
+            Err(since) => since,
+        };
+        !self.adopts() && now.saturating_sub(since) < PATIENCE
+    }
+
+    /// Follows all parts. A primary that does not answer delays no other. Never returns.
     pub(super) async fn follow(&self, map: &Map) {
-        let parts = join_all((0..PARTS).map(|number| self.follow_one(number, map)));
-        tokio::join!(parts, self.keep_subscribed());
+        let woken = join_all((0..PARTS).map(|number| self.follow_one(number, map)));
+        tokio::join!(woken, self.look(map), self.keep_subscribed(), self.warn_of_restorals());
     }
 
     async fn follow_one(&self, number: usize, map: &Map) {
         loop {
-            let is_well = self.parts[number].trouble.load().is_none();
-            let woken = timeout(if is_well { EVERY } else { AGAIN }, self.registry.woken(number)).await;
-            if woken.is_ok() {
-                tokio::time::sleep(TOGETHER).await;
-            }
+            self.registry.woken(number).await;
+            tokio::time::sleep(TOGETHER).await;
             self.ask_one(number, map).await;
         }
+    }
+
+    /// Looks at all parts, by one round trip to each primary.
+    async fn look(&self, map: &Map) {
+        let mut ticks = tokio::time::interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut asked, mut looks, mut turn) = (BTreeSet::new(), FuturesUnordered::new(), 0);
+        loop {
+            tokio::select! {
+                Some(name) = looks.next() => { asked.remove(&name); }
+                _ = ticks.tick() => {
+                    turn += 1;
+                    for (name, (address, parts)) in self.registry.by_primary() {
+                        if asked.insert(name.clone()) {
+                            looks.push(async move {
+                                self.look_at(&address, &parts, turn, map).await;
+                                name
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    async fn look_at(&self, address: &Address, parts: &[usize], turn: usize, map: &Map) {
+        if !self.has_rights() {
+            return self.ask_one(parts[turn % parts.len()], map).await;
+        }
+        let whole = parts[turn / 2 % parts.len()];
+        let whole = (turn % 2 == 0).then(|| (whole, self.parts[whole].version()));
+        let glance = match self.registry.glance(address, parts, whole, self.is_used(), KEPT_OF_PART).await {
+            Ok(glance) => glance,
+            Err(error) => return parts.iter().for_each(|number| self.note_look(*number, Err(error.clone()))),
+        };
+        let mut suspects: BTreeSet<usize> = glance.suspects.into_iter().collect();
+        let states: BTreeMap<usize, _> = glance.states.into_iter().collect();
+        for number in parts {
+            let part = &self.parts[*number];
+            // A registry that is not used shows one part of each primary.
+            let state = states.get(number).and_then(Option::as_ref);
+            match part.is_current(state, glance.now, self.is_used()) {
+                true => part.complete_at.store(unix_micros(), Ordering::Relaxed),
+                false => _ = suspects.insert(*number),
+            }
+        }
+        join_all(suspects.into_iter().map(|number| self.ask_one(number, map))).await;
     }
 
     async fn keep_subscribed(&self) {
@@ -114,6 +206,26 @@ impl Followed {
         }
     }
 
+    /// Logs once what all parts have lost at once.
+    async fn warn_of_restorals(&self) {
+        let (mut known, mut before) = ((0, 0), (0, 0));
+        loop {
+            tokio::time::sleep(EVERY).await;
+            let restored = self.restored.read();
+            // More may follow.
+            if restored != known && restored == before {
+                tracing::warn!(
+                    overrides = restored.0 - known.0,
+                    removals = restored.1 - known.1,
+                    "Redis had lost overrides, and this node wrote them back: it must keep its data on disk \
+                     (appendonly yes) and evict nothing (maxmemory-policy noeviction)"
+                );
+                known = restored;
+            }
+            before = restored;
+        }
+    }
+
     /// Asks for the changes of all parts.
     pub(super) async fn ask(&self, map: &Map) {
         join_all((0..PARTS).map(|number| self.ask_one(number, map))).await;
@@ -121,9 +233,14 @@ impl Followed {
 
     /// Asks for the changes of one part, and notes why it does not answer.
     pub(super) async fn ask_one(&self, number: usize, map: &Map) {
+        let _asking = self.parts[number].asking.lock().await;
+        let asked = self.catch_up(number, map).await;
+        self.note_look(number, asked);
+    }
+
+    fn note_look(&self, number: usize, looked: Result<(), StoreError>) {
         let part = &self.parts[number];
-        let _asking = part.asking.lock().await;
-        match self.catch_up(number, map).await {
+        match looked {
             Ok(()) => {
                 part.complete_at.store(unix_micros(), Ordering::Relaxed);
                 part.trouble.store(None);
@@ -138,72 +255,6 @@ impl Followed {
         }
     }
 
-    async fn catch_up(&self, number: usize, map: &Map) -> Result<(), StoreError> {
-        let part = &self.parts[number];
-        loop {
-            let known = part.version.load(Ordering::Relaxed);
-            let since = part.is_loaded.load(Ordering::Relaxed).then_some(known);
-            let has_ended = part.has_ended.swap(false, Ordering::Relaxed);
-            if since.is_some() && !has_ended && self.registry.newest(number).await? == known {
-                return Ok(());
-            }
-            let RecordChanges { now, newest, changes } = self.registry.changes(number, since).await?;
-            if since == Some(newest) {
-                return Ok(());
-            }
-            let follows = changes.first().is_some_and(|first| first.last == known);
-            if since.is_none() || !follows {
-                self.load(number, newest, now, map).await?;
-                continue;
-            }
-            for change in &changes {
-                let name = change.fields.get("name").and_then(|name| Name::parse(name));
-                if let Some(name) = name {
-                    let after = change.fields.get("after").and_then(|text| stored(text));
-                    apply(map, &name, change.version, after, now);
-                }
-                part.version.store(change.version, Ordering::Relaxed);
-            }
-            if part.version.load(Ordering::Relaxed) == newest {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Loads all entries of a part, which has had changes up to the version `newest`. Changes after
-    /// that are applied next, whether or not a page has them already.
-    async fn load(&self, number: usize, newest: u64, now: Micros, map: &Map) -> Result<(), StoreError> {
-        let (part, mut cursor, mut names) = (&self.parts[number], 0, HashSet::new());
-        let was_loaded = part.is_loaded.load(Ordering::Relaxed);
-        loop {
-            let (next, records) = self.registry.page(number, cursor).await?;
-            for (name, text) in records {
-                let Some((name, stored)) = Name::parse(&name).zip(self::stored(&text)) else { continue };
-                let terms = |policy: &str, written| map.terms(policy, written);
-                if was_loaded {
-                    names.insert(name.clone());
-                }
-                let entry = stored.entry(name, terms);
-                if entry.expires_at > now {
-                    map.replace(entry);
-                } else {
-                    part.has_ended.store(true, Ordering::Relaxed);
-                }
-            }
-            cursor = next;
-            if cursor == 0 {
-                break;
-            }
-        }
-        if was_loaded {
-            tracing::info!(part = number, "the overrides of a part were loaded anew");
-            map.remove_gone(|entry| Registry::part(entry.name.as_str()) == number && !names.contains(&entry.name));
-        }
-        part.version.store(newest, Ordering::Relaxed);
-        part.is_loaded.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-
     /// Now by the clock of an entry's server, us.
     pub(super) fn now(&self, name: &Name) -> Micros {
         self.registry.now(Registry::part(name.as_str()))
@@ -211,7 +262,7 @@ impl Followed {
 
     /// Has the server drop entries that have ended with this one.
     pub(super) fn note_end(&self, name: &Name) {
-        self.parts[Registry::part(name.as_str())].has_ended.store(true, Ordering::Relaxed);
+        self.parts[Registry::part(name.as_str())].note_end();
     }
 
     /// The latest time of all servers, us.
@@ -221,12 +272,25 @@ impl Followed {
 
     /// How old the state of the least complete part is, us.
     pub(super) fn lag(&self) -> Micros {
-        let complete = self.parts.iter().map(|part| part.complete_at.load(Ordering::Relaxed));
-        unix_micros().saturating_sub(complete.min().unwrap_or_default())
+        lag(&self.parts)
+    }
+
+    /// The entries that this node has and Redis has not, by policy.
+    pub(super) fn missing(&self, map: &Map) -> BTreeMap<Box<str>, usize> {
+        let mut counts = BTreeMap::new();
+        for name in self.parts.iter().flat_map(|part| part.missing(map).0) {
+            *counts.entry(name.policy().into()).or_default() += 1;
+        }
+        counts
+    }
+
+    /// The version of an entry that this node has and does not write to Redis; 0 without one.
+    pub(super) fn set_apart(&self, name: &Name) -> u64 {
+        self.parts[Registry::part(name.as_str())].set_apart(name)
     }
 
     /// Why some changes may not be in force here.
-    pub(super) fn reason(&self) -> Option<String> {
+    pub(super) fn reason(&self, map: &Map) -> Option<String> {
         if !self.has_rights() {
             return None;
         }
@@ -236,20 +300,66 @@ impl Followed {
             trouble.map(|trouble| format!(": {trouble}")).unwrap_or_default()
         };
         match self.is_loaded() {
+            false if self.lost_since.load(Ordering::Relaxed) > 0 => {
+                Some("a part of the overrides is lost in Redis: this node waits for others to write it back".to_owned())
+            }
             false => Some(format!("the overrides are not loaded yet{}", trouble())),
             true if lag > LATE => {
                 Some(format!("the overrides are those of {} s ago{}", lag / MICROS_PER_SECOND, trouble()))
             }
-            true => None,
+            true => self.loss(map),
         }
     }
 
-    /// Writes a change, with a version above all that this node has seen of its part.
-    pub(super) async fn write(&self, name: &str, change: RecordChange<'_>) -> Result<RecordWritten, StoreError> {
+    /// What this node does not write back.
+    fn loss(&self, map: &Map) -> Option<String> {
+        let foreign = self.parts.iter().map(|part| part.missing(map)).filter(|(_, are_foreign)| *are_foreign);
+        let foreign: usize = foreign.map(|(names, _)| names.len()).sum();
+        if foreign > 0 {
+            return Some(format!(
+                "the store has another registry of overrides, older than the one that this node knew, without {foreign} \
+                 overrides that are in force here: `tollgate overrides export` and `import` write them there, and a \
+                 restart of the node forgets them"
+            ));
+        }
+        let ended: usize = self.parts.iter().map(FollowedPart::ended).sum();
+        (ended > 0).then(|| {
+            format!(
+                "{ended} overrides ended at this node, since Redis lacks them and others may have removed them while \
+                 the node was away: the log has their policies, and a restart clears this reason"
+            )
+        })
+    }
+
+    /// Writes a change, with a version above all that this node has seen. A part that has lost
+    /// entries gets them back first.
+    pub(super) async fn write(
+        &self,
+        name: &str,
+        change: RecordChange<'_>,
+        map: &Map,
+    ) -> Result<RecordWritten, StoreError> {
         let number = Registry::part(name);
-        let floor = self.parts[number].version.load(Ordering::Relaxed);
-        let kept = (KEPT / PARTS, KEPT_FOR);
-        self.registry.write(number, &RecordChange { floor, kept, ..change }).await
+        for _ in 0..TRIES {
+            let (floor, generation) = (self.newest.load(Ordering::Relaxed), self.parts[number].generation());
+            let change = RecordChange { floor, kept: KEPT_OF_PART, generation: &generation, ..change };
+            let written = self.registry.write(number, &change).await?;
+            if written != RecordWritten::Lost {
+                return Ok(written);
+            }
+            match self.is_used() {
+                true => self.ask_one(number, map).await,
+                // The first change of a registry gives all parts a state.
+                false => {
+                    self.adopt();
+                    self.ask(map).await;
+                }
+            }
+            if let Some(trouble) = self.parts[number].trouble.load_full() {
+                return Err(StoreError::Unreachable(trouble.to_string()));
+            }
+        }
+        Err(StoreError::Unreachable("Redis loses the overrides again and again".to_owned()))
     }
 
     /// See [`super::Overrides::note`].
@@ -260,8 +370,9 @@ impl Followed {
         let fields = [("kind", kind.name()), ("by", by), ("policy", &policy), ("match", &matched), ("reason", &reason)];
         let name = Name::new(&policy, &matched);
         let log = if *kind == Kind::Notice { Log::Notices } else { Log::Changes };
-        let change = RecordChange { fields: &fields, log, ..RecordChange::default() };
-        let written = self.write(name.as_str(), change).await?;
+        let change = RecordChange { fields: &fields, kept: KEPT_OF_PART, log, ..RecordChange::default() };
+        let change = RecordChange { floor: self.newest.load(Ordering::Relaxed), ..change };
+        let written = self.registry.write(Registry::part(name.as_str()), &change).await?;
         match written {
             RecordWritten::Done { version, at, .. } => Ok(note.entry(version, at)),
             other => Err(StoreError::Unknown(format!("an entry of the audit was answered by {other:?}"))),

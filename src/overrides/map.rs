@@ -4,7 +4,7 @@
 //! distinct lengths of prefixes and networks, in the matchers of lists. An index has all names in
 //! order, for operators.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
@@ -13,12 +13,15 @@ use arc_swap::ArcSwap;
 use dashmap::DashMap;
 
 use super::entry::{Entry, Grant, Name, Ordered, Terms};
+use super::removals::Removals;
 use crate::config::inline::QuotaSpec;
 use crate::limit::key::{Fingerprint, FingerprintState, Fingerprinter};
 use crate::limit::matches::{Matches, Pattern};
 use crate::limit::network::Network;
 use crate::limit::policy::{Listed, Policy};
 use crate::limit::time::Micros;
+use crate::store::redis::Registry;
+use crate::store::redis::registry::PARTS;
 
 /// The entries of a node.
 #[derive(Debug)]
@@ -28,6 +31,8 @@ pub(super) struct Map {
     len: AtomicUsize,
     /// Number of changes so far.
     changes: AtomicU64,
+    /// Number of entries whose grant a later version of this program knows.
+    unknown: AtomicUsize,
     keys: DashMap<Fingerprint, Arc<Entry>, FingerprintState>,
     /// By policy, those that match more than one key.
     wide: ArcSwap<HashMap<Box<str>, Arc<RwLock<Wide>>>>,
@@ -44,13 +49,22 @@ struct Wide {
     counted: Matches<Arc<Entry>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Index {
     names: BTreeSet<Ordered>,
     /// The entries that end, the first one first.
     ends: BTreeSet<(Micros, Name)>,
     /// Number of entries by policy.
     policies: BTreeMap<Box<str>, usize>,
+    /// By the part of the registry, which may lose them.
+    parts: Vec<Part>,
+}
+
+/// The entries of a part, and those that it had.
+#[derive(Debug, Default)]
+struct Part {
+    entries: HashSet<Ordered>,
+    removals: Removals,
 }
 
 /// The key of a check, and what identifies it under its policy.
@@ -82,8 +96,11 @@ impl Wide {
 
 impl Map {
     pub(super) fn new(fingerprinter: Fingerprinter) -> Self {
-        let (len, changes, keys, wide, index, terms) = Default::default();
-        Self { fingerprinter, len, changes, keys, wide, index, terms }
+        let (len, changes, unknown, keys, wide, terms) = Default::default();
+        let (names, ends, policies) = Default::default();
+        let parts = (0..PARTS).map(|_| Part::default()).collect();
+        let index = Mutex::new(Index { names, ends, policies, parts });
+        Self { fingerprinter, len, changes, unknown, keys, wide, index, terms }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -92,6 +109,11 @@ impl Map {
 
     pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
+    }
+
+    /// Number of entries whose grant only a later version of this program knows.
+    pub(super) fn unknown(&self) -> usize {
+        self.unknown.load(Ordering::Relaxed)
     }
 
     fn fingerprint(&self, policy: &str, key: &str) -> Fingerprint {
@@ -162,33 +184,25 @@ impl Map {
     }
 
     /// Puts the entry of a change into force, or ends the one of its name. A change of an older
-    /// version than the entry in force does nothing.
+    /// version than the entry in force, or than its removal, does nothing.
     pub(super) fn apply(&self, name: &Name, version: u64, next: Option<Entry>) {
         let mut index = self.lock();
         let known = index.names.get(name.as_str()).map(|entry| entry.0.clone());
-        if known.as_ref().is_some_and(|known| known.version >= version) {
+        let part = Registry::part(name.as_str());
+        let removed = index.parts[part].removals.version(name);
+        if version <= removed || known.as_ref().is_some_and(|known| known.version >= version) {
             return;
         }
         if let Some(known) = known {
             self.remove(&mut index, &known);
         }
-        if let Some(next) = next {
-            self.insert(&mut index, Arc::new(next));
+        match next {
+            Some(next) => {
+                index.parts[part].removals.forget(name);
+                self.insert(&mut index, Arc::new(next));
+            }
+            None => index.parts[part].removals.note(name, version),
         }
-    }
-
-    /// Puts an entry into force in place of any other of its name. A server that has lost changes
-    /// may have an older version.
-    pub(super) fn replace(&self, next: Entry) {
-        let mut index = self.lock();
-        let known = index.names.get(next.name.as_str()).map(|entry| entry.0.clone());
-        if known.as_ref().is_some_and(|known| known.version == next.version) {
-            return;
-        }
-        if let Some(known) = known {
-            self.remove(&mut index, &known);
-        }
-        self.insert(&mut index, Arc::new(next));
     }
 
     /// Ends the entries whose time is over: `now` returns us by the clock of an entry's store, and
@@ -198,15 +212,31 @@ impl Map {
         let due = index.ends.iter().take_while(|(end, _)| *end <= latest).filter(|(end, name)| *end <= now(name));
         let due: Vec<Arc<Entry>> =
             due.filter_map(|(_, name)| index.names.get(name.as_str()).map(|entry| entry.0.clone())).collect();
-        due.iter().for_each(|entry| self.remove(&mut index, entry));
+        for entry in &due {
+            self.remove(&mut index, entry);
+            index.parts[Registry::part(entry.name.as_str())].removals.note(&entry.name, entry.version);
+        }
         due
     }
 
-    /// Ends the entries that `is_gone` selects.
-    pub(super) fn remove_gone(&self, is_gone: impl Fn(&Entry) -> bool) {
+    /// The entries of a part, its removals, and the greatest version among those that were dropped.
+    pub(super) fn of_part(&self, part: usize) -> (Vec<Arc<Entry>>, Vec<(Name, u64)>, u64) {
+        let index = self.lock();
+        let Part { entries, removals } = &index.parts[part];
+        let entries = entries.iter().map(|entry| entry.0.clone()).collect();
+        let known = removals.iter().map(|(name, version)| (name.clone(), version)).collect();
+        (entries, known, removals.dropped())
+    }
+
+    /// Ends entries whose removals the registry no longer knows.
+    pub(super) fn end(&self, entries: &[Arc<Entry>]) {
         let mut index = self.lock();
-        let gone: Vec<_> = index.names.iter().filter(|entry| is_gone(&entry.0)).map(|entry| entry.0.clone()).collect();
-        gone.iter().for_each(|entry| self.remove(&mut index, entry));
+        for entry in entries {
+            let known = index.names.get(entry.name.as_str()).map(|known| known.0.clone());
+            if let Some(known) = known.filter(|known| known.version == entry.version) {
+                self.remove(&mut index, &known);
+            }
+        }
     }
 
     fn insert(&self, index: &mut Index, entry: Arc<Entry>) {
@@ -230,6 +260,8 @@ impl Map {
             index.ends.insert((entry.expires_at, entry.name.clone()));
         }
         *index.policies.entry(policy.into()).or_default() += 1;
+        index.parts[Registry::part(entry.name.as_str())].entries.insert(Ordered(entry.clone()));
+        self.unknown.fetch_add(usize::from(matches!(entry.grant, Grant::Unknown)), Ordering::Relaxed);
         index.names.insert(Ordered(entry.clone()));
         self.len.fetch_add(1, Ordering::Relaxed);
         self.changes.fetch_add(1, Ordering::Relaxed);
@@ -251,6 +283,8 @@ impl Map {
         if let Some(count) = index.policies.get_mut(policy) {
             *count -= 1;
         }
+        index.parts[Registry::part(entry.name.as_str())].entries.remove(entry.name.as_str());
+        self.unknown.fetch_sub(usize::from(matches!(entry.grant, Grant::Unknown)), Ordering::Relaxed);
         index.names.remove(entry.name.as_str());
         self.len.fetch_sub(1, Ordering::Relaxed);
         self.changes.fetch_add(1, Ordering::Relaxed);
@@ -283,7 +317,9 @@ impl Map {
     pub(super) fn absent(&self, policy: impl Fn(&str) -> Option<Arc<Policy>>) -> usize {
         let is_absent = |entry: &Entry| {
             let policy = policy(entry.name.policy());
-            policy.is_some_and(|policy| entry.grant.listed().is_none() && entry.grant.counted(&policy).is_none())
+            let is_known = !matches!(entry.grant, Grant::Unknown);
+            let is_none = |policy| entry.grant.listed().is_none() && entry.grant.counted(&policy).is_none();
+            is_known && policy.is_some_and(is_none)
         };
         // A node with a million entries holds the lock for a page at a time.
         let (mut absent, mut from) = (0, None::<Name>);

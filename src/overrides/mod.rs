@@ -31,6 +31,8 @@ use crate::store::redis::Registry;
 
 pub mod entry;
 
+mod removals;
+
 mod map;
 
 mod applied;
@@ -40,6 +42,8 @@ mod change;
 mod audit;
 
 mod file;
+
+mod part;
 
 mod follow;
 
@@ -175,6 +179,22 @@ impl Overrides {
         self.map.counts()
     }
 
+    /// Number of entries that this node has and Redis has not, by policy.
+    pub fn missing(&self) -> BTreeMap<Box<str>, usize> {
+        match self.keeper.get() {
+            Some(Keeper::Redis(followed)) => followed.missing(&self.map),
+            Some(Keeper::File(_)) | None => BTreeMap::new(),
+        }
+    }
+
+    /// Number of entries that this node has written back after a loss.
+    pub fn restored(&self) -> u64 {
+        match self.keeper.get() {
+            Some(Keeper::Redis(followed)) => followed.restored.read().0,
+            Some(Keeper::File(_)) | None => 0,
+        }
+    }
+
     /// Now by the clock of the entries' keeper, us since the Unix epoch.
     pub fn now(&self) -> Micros {
         match self.keeper.get() {
@@ -186,9 +206,15 @@ impl Overrides {
     /// Why the entries are not all in force, in one sentence.
     pub fn reason(&self) -> Option<String> {
         if let Some(Keeper::Redis(followed)) = self.keeper.get()
-            && let Some(reason) = followed.reason()
+            && let Some(reason) = followed.reason(&self.map)
         {
             return Some(reason);
+        }
+        let unknown = self.map.unknown();
+        if unknown > 0 {
+            return Some(format!(
+                "{unknown} overrides count as absent, since only a later version of Tollgate knows what they grant"
+            ));
         }
         let absent = self.absent.load(Ordering::Relaxed);
         (absent > 0).then(|| {
@@ -295,12 +321,21 @@ impl Overrides {
     }
 
     /// Up to `most` entries of the audit of versions below `before`, the newest first: all, or
-    /// those of one policy.
+    /// those of one policy, or of one kind.
     ///
     /// # Errors
     /// Why the keeper does not answer.
-    pub async fn audit(&self, policy: Option<&str>, before: u64, most: usize) -> Result<Vec<AuditEntry>, String> {
-        let is_wanted = |entry: &AuditEntry| policy.is_none_or(|policy| entry.policy.as_deref() == Some(policy));
+    pub async fn audit(
+        &self,
+        policy: Option<&str>,
+        kind: Option<Kind>,
+        before: u64,
+        most: usize,
+    ) -> Result<Vec<AuditEntry>, String> {
+        let is_wanted = |entry: &AuditEntry| {
+            policy.is_none_or(|policy| entry.policy.as_deref() == Some(policy))
+                && kind.is_none_or(|kind| entry.kind == kind)
+        };
         match self.keeper.get() {
             Some(Keeper::File(file)) => Ok(lock(file).audit.page(before, most, is_wanted)),
             Some(Keeper::Redis(followed)) if followed.has_rights() => {

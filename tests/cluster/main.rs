@@ -16,6 +16,7 @@ mod holds;
 mod idempotency;
 mod leases;
 mod live;
+mod lost_overrides;
 mod metrics;
 mod migrations;
 mod observe;

@@ -158,28 +158,12 @@ fn entry_ends_by_the_clock_of_the_server_on_all_nodes() {
     wait_until("the server has dropped it", || {
         let mut connection = server.connection().unwrap();
         let records: Vec<String> = ::redis::cmd("KEYS").arg("*records").query(&mut connection).unwrap();
-        records.is_empty()
+        let kept = |key: String| ::redis::cmd("HKEYS").arg(key).query::<Vec<String>>(&mut connection).unwrap();
+        records.into_iter().flat_map(kept).all(|name| name == "%state")
     });
     // Its name is free again.
     let body = json!({"match": {"key": "k"}, "quotas": ["8 per 1h"], "if_version": 0});
     assert_eq!(nodes.put(1, &body).status, 200);
-}
-
-/// FLUSHALL is what a failover to an empty replica does.
-#[test]
-fn nodes_load_anew_after_lost_changes_and_versions_never_repeat() {
-    let server = Server::start();
-    let nodes = Nodes::start(&server.url(), 2);
-    let of = |limit: u64| json!({"match": {"key": "k"}, "quotas": [format!("{limit} per 1h")]});
-    let first = nodes.put(0, &of(9)).json()["version"].as_u64().unwrap();
-    wait_until("the other node has it", || nodes.limit(1, "k") == 9);
-    ::redis::cmd("FLUSHALL").query::<()>(&mut server.connection().unwrap()).unwrap();
-    for node in [0, 1] {
-        wait_until("the node has lost it", || nodes.limit(node, "k") == 5);
-    }
-    let second = nodes.put(1, &of(8)).json()["version"].as_u64().unwrap();
-    assert!(second > first, "{first} {second}");
-    wait_until("the other node has the new one", || nodes.limit(0, "k") == 8);
 }
 
 #[test]
@@ -315,4 +299,62 @@ fn charges_of_a_plan_with_other_windows_are_settled_and_given_back() {
         });
         assert_eq!(left("held", "pro"), 20);
     }
+}
+
+/// The commands of the registry, also those inside of its scripts.
+const ASKED: [&str; 9] = ["mget", "exists", "hget", "hlen", "eval", "xrevrange", "zrangebyscore", "zscore", "get"];
+
+/// What an idle node asks its server, with overrides and without.
+#[test]
+fn idle_node_asks_few_commands_whatever_the_number_of_parts() {
+    let server = Server::start();
+    let policy = unique("quiet");
+    let node = node(&server.url(), &policy);
+    for (when, most) in [("without overrides", 15), ("with overrides", 20)] {
+        if when == "with overrides" {
+            for number in 0..100 {
+                let body = json!({"match": {"key": format!("k{number}")}, "deny": true});
+                assert_eq!(change(&node, "PUT", &policy, &body).status, 200);
+            }
+        }
+        let asked = || server.calls(["mget"])[0];
+        // The last change may still be asked for.
+        let (first, mut begun) = (asked(), None);
+        wait_until("the node is idle", || asked() >= first + 4);
+        let before = (asked(), server.calls(ASKED));
+        wait_until("five seconds of looks have passed", || {
+            begun.get_or_insert_with(now).elapsed() > Duration::from_secs(5)
+        });
+        let looks = asked() - before.0;
+        let counts: Vec<u64> = server.calls(ASKED).iter().zip(before.1).map(|(after, before)| after - before).collect();
+        let sum: u64 = counts.iter().sum();
+        println!("{when}: {looks} looks and {sum} commands in 5 s: {ASKED:?} {counts:?}");
+        assert!((5..=11).contains(&looks), "{when}: {looks} looks in 5 s");
+        assert!(sum <= 5 * most, "{when}: {sum} commands in 5 s: {ASKED:?} {counts:?}");
+    }
+}
+
+/// A user without rights to channels learns of each change by its looks.
+#[test]
+fn changes_are_seen_within_a_second_without_messages() {
+    let server = Server::start();
+    let policy = unique("silent");
+    let rules = "ACL SETUSER tollgate on >pass ~{ratelimit:* resetchannels +@all -@admin -@dangerous -@pubsub +info";
+    let rules: Vec<&str> = rules.split(' ').collect();
+    ::redis::cmd(rules[0]).arg(&rules[1..]).exec(&mut server.connection().unwrap()).unwrap();
+    let url = format!("redis://tollgate:pass@127.0.0.1:{}", server.port);
+    let nodes = [node(&url, &policy), node(&url, &policy)];
+    let mut delays: Vec<Duration> = (0..20u64)
+        .map(|number| {
+            let body = json!({"match": {"key": format!("k{number}")}, "quotas": ["9 per 1h"]});
+            let since = now();
+            assert_eq!(change(&nodes[0], "PUT", &policy, &body).status, 200);
+            wait_until("the other node has the change", || limit(&nodes[1], &policy, &format!("k{number}")) == 9);
+            since.elapsed()
+        })
+        .collect();
+    delays.sort();
+    println!("without messages: median {:?}, the slowest {:?}", delays[10], delays[19]);
+    assert!(delays[10] > Duration::from_millis(50), "there are messages: {delays:?}");
+    assert!(delays[19] < Duration::from_secs(1), "{delays:?}");
 }

@@ -49,6 +49,8 @@ pub(crate) mod openapi;
 
 pub(crate) mod ops;
 
+pub(crate) mod override_set;
+
 pub(crate) mod pairs;
 
 pub(crate) mod promtool;

@@ -14,6 +14,7 @@ use crate::http::problem::{Violation, Violations};
 use crate::limit::quota::MAX_UNITS;
 use crate::live::rings::{MINUTES, SECONDS};
 use crate::live::space_saving::CAPACITY;
+use crate::overrides::Kind;
 
 /// Keys that a list shows by default.
 pub(in crate::http) const SHOWN: usize = 20;
@@ -102,12 +103,24 @@ pub(in crate::http) fn overrides(query: Option<&str>) -> Result<Listed, Violatio
     parameters.finish(Listed { start, cursor })
 }
 
-/// `?policy=&cursor=`: the policy, if one is given, and the version that all entries are below.
-pub(in crate::http) fn audit(query: Option<&str>) -> Result<(Option<String>, u64), Violations> {
-    let mut parameters = Members::of_query(query, &["policy", "cursor"]);
+/// The entries of the audit that a caller asks for.
+pub(in crate::http) struct Audited {
+    pub(in crate::http) policy: Option<String>,
+    pub(in crate::http) kind: Option<Kind>,
+    /// The version that all are below.
+    pub(in crate::http) before: u64,
+}
+
+/// `?policy=&kind=&cursor=`.
+pub(in crate::http) fn audit(query: Option<&str>) -> Result<Audited, Violations> {
+    let mut parameters = Members::of_query(query, &["policy", "kind", "cursor"]);
     let policy = parameters.take("policy", |name| Ok(name.into_owned()));
-    let before = parameters.take("cursor", |text| integer(&text, 0..=u64::MAX));
-    parameters.finish((policy, before.unwrap_or(u64::MAX)))
+    let kind = parameters.take("kind", |name| {
+        let known = Kind::ALL.into_iter().find(|kind| kind.name() == name);
+        known.ok_or_else(|| format!("must be one of {}", Kind::ALL.map(Kind::name).join(", ")))
+    });
+    let before = parameters.take("cursor", |text| integer(&text, 0..=u64::MAX)).unwrap_or(u64::MAX);
+    parameters.finish(Audited { policy, kind, before })
 }
 
 /// `?policy=&key=&plan=`: the key to explain.

@@ -117,6 +117,10 @@ metrics! {
         pub overrides: Family<f64> = "tollgate_overrides",
         /// Age of the least complete part of the overrides in Redis.
         pub overrides_lag: Family<f64> = "tollgate_overrides_lag_seconds",
+        /// Overrides that this node wrote back, since their store had lost them.
+        pub overrides_restored: Family<u64> = "tollgate_overrides_restored",
+        /// Overrides in force at this node that their store lacks, by policy.
+        pub overrides_lost: Family<f64> = "tollgate_overrides_lost",
         /// Checks of proxies that name a plan which their policy lacks: its own quotas count.
         pub unknown_plans: Family<u64> = "tollgate_unknown_plans",
         /// Holds that calls of this node opened, less those that they ended: the sum over all nodes

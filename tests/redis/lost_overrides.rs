@@ -1,0 +1,347 @@
+//! Redis loses its data, or a part of it, while nodes run: they write the overrides back, and keep
+//! deciding by them meanwhile.
+
+#![expect(clippy::disallowed_methods, reason = "a test has no clock of its own")]
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tollgate::store::redis::Registry;
+
+use crate::support::override_set::{POLICIES, assert_in_force, change, decides, fill};
+use crate::support::proxy::Proxy;
+use crate::support::redis::Server;
+use crate::support::{Node, config_on, http, wait_until};
+
+/// How many keys have an override, besides the prefixes and networks.
+fn count() -> usize {
+    std::env::var("TOLLGATE_OVERRIDES").map_or(48, |count| count.parse().unwrap())
+}
+
+fn node(server: &Server) -> Node {
+    Node::with_config(config_on(&[server.url()], POLICIES))
+}
+
+fn run(server: &Server, command: &[&str]) {
+    redis::cmd(command[0]).arg(&command[1..]).exec(&mut server.connection().unwrap()).unwrap();
+}
+
+fn keys(server: &Server, pattern: &str) -> Vec<String> {
+    redis::cmd("KEYS").arg(pattern).query(&mut server.connection().unwrap()).unwrap()
+}
+
+/// All records with their texts.
+fn records(server: &Server) -> Vec<(String, String)> {
+    let mut connection = server.connection().unwrap();
+    let mut all: Vec<(String, String)> = Vec::new();
+    for key in keys(server, "*records") {
+        let records: Vec<(String, String)> = redis::cmd("HGETALL").arg(&key).query(&mut connection).unwrap();
+        all.extend(records.into_iter().filter(|(name, _)| name != "%state"));
+    }
+    all.sort();
+    all
+}
+
+fn delete(server: &Server, pattern: &str) {
+    let keys = keys(server, pattern);
+    assert!(!keys.is_empty(), "{pattern}");
+    redis::cmd("DEL").arg(keys).exec(&mut server.connection().unwrap()).unwrap();
+}
+
+/// A name, and what it does to the server.
+type Loss = (&'static str, fn(Server) -> Server);
+
+fn evict(server: Server) -> Server {
+    run(&server, &["CONFIG", "SET", "maxmemory-policy", "allkeys-random"]);
+    run(&server, &["CONFIG", "SET", "maxmemory", "1"]);
+    wait_until("all is evicted", || {
+        let _ = redis::cmd("SET").arg("more").arg(1).exec(&mut server.connection().unwrap());
+        keys(&server, "*records").is_empty()
+    });
+    run(&server, &["CONFIG", "SET", "maxmemory", "0"]);
+    run(&server, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    server
+}
+
+fn restart_empty(server: Server) -> Server {
+    let port = server.port;
+    server.end();
+    Server::start_on(port, &[])
+}
+
+/// The part of the override of a key.
+fn part(key: &str) -> String {
+    format!("{{ratelimit:%o{}:}}", Registry::part(&format!("q\0key:{key}")))
+}
+
+const LOSSES: [Loss; 11] = [
+    ("FLUSHALL", |server| {
+        run(&server, &["FLUSHALL"]);
+        server
+    }),
+    ("FLUSHDB ASYNC", |server| {
+        run(&server, &["FLUSHDB", "ASYNC"]);
+        server
+    }),
+    ("an empty restart", restart_empty),
+    ("an eviction", evict),
+    ("the keys of a part", |server| {
+        delete(&server, &format!("{}*", part("k0")));
+        server
+    }),
+    ("the records", |server| {
+        delete(&server, "*records");
+        server
+    }),
+    ("the ends", |server| {
+        delete(&server, "*ends");
+        server
+    }),
+    ("the logs", |server| {
+        delete(&server, "*changes");
+        server
+    }),
+    ("the removals", |server| {
+        delete(&server, "*removals");
+        server
+    }),
+    ("the states", |server| {
+        delete(&server, "*state");
+        server
+    }),
+    ("a record", |server| {
+        run(&server, &["HDEL", &format!("{}records", part("k0")), "q\0key:k0"]);
+        server
+    }),
+];
+
+/// The heart of guarantee 12.
+#[test]
+fn entries_stay_in_force_whatever_redis_loses() {
+    let mut server = Server::start();
+    let nodes = [node(&server), node(&server)];
+    let mut expected = fill(&nodes[0], count());
+    wait_until("the other node has them", || {
+        expected
+            .iter()
+            .rev()
+            .take(50)
+            .all(|(policy, key, wanted)| decides(&nodes[1], policy, key) == *wanted)
+    });
+    // A node looks each part through once a minute, and a change looks at its own.
+    let near = (0..).map(|number| format!("near{number}")).find(|key| part(key) == part("k0")).unwrap();
+    for (number, (name, lose)) in LOSSES.into_iter().enumerate() {
+        let before = records(&server);
+        server = lose(server);
+        let since = Instant::now();
+        let mut rounds = 0;
+        while rounds < 2 || since.elapsed() < Duration::from_millis(1500) {
+            nodes.iter().for_each(|node| assert_in_force(node, &expected, name));
+            rounds += 1;
+        }
+        // A change after the loss stands, on both nodes.
+        let limit = json!(100 + number);
+        let changed = change(
+            &nodes[1],
+            "PUT",
+            "q",
+            &json!({"match": {"key": near}, "quotas": [format!("{limit} per 1h")], "lower": true}),
+        );
+        assert!(changed["version"].as_u64() > before.iter().filter_map(|(_, text)| version(text)).max(), "{name}");
+        wait_until("the change is in force", || nodes.iter().all(|node| decides(node, "q", &near) == limit));
+        let removed = format!("k{}", number * 4 + 1);
+        change(&nodes[0], "DELETE", "q", &json!({"match": {"key": removed}}));
+        expected
+            .iter_mut()
+            .filter(|(_, key, _)| *key == removed)
+            .for_each(|(_, _, decides)| *decides = json!(5));
+        wait_until("the removal is in force", || nodes.iter().all(|node| decides(node, "q", &removed) == 5));
+        let is_changed = |name: &String| name.ends_with(&format!(":{near}")) || name.ends_with(&format!(":{removed}"));
+        let kept: Vec<_> = before.into_iter().filter(|(name, _)| !is_changed(name)).collect();
+        wait_until("Redis has all entries as they were", || {
+            let now: Vec<_> = records(&server).into_iter().filter(|(name, _)| !is_changed(name)).collect();
+            now == kept
+        });
+        nodes.iter().for_each(|node| assert_eq!(node.health()["status"], "ok", "{name}: {}", node.health()));
+        let later = self::node(&server);
+        wait_until("the later node is ready", || later.health()["status"] == "ok");
+        assert_in_force(&later, &expected, name);
+    }
+}
+
+fn version(text: &str) -> Option<u64> {
+    serde_json::from_str::<Value>(text).ok()?["version"].as_u64()
+}
+
+fn put(node: &Node, key: &str, grant: &Value) {
+    let mut body = grant.clone();
+    body["match"] = json!({"key": key});
+    change(node, "PUT", "q", &body);
+}
+
+fn reason(node: &Node) -> String {
+    node.health()["overrides"]["reason"].as_str().unwrap_or_default().to_owned()
+}
+
+fn is_ok(node: &Node) -> bool {
+    node.health()["status"] == "ok"
+}
+
+/// Each key of a part is lost, and no node runs: it may be that another one still has them.
+#[test]
+fn node_that_starts_beside_a_lost_part_waits_for_others() {
+    let server = Server::start();
+    let first = node(&server);
+    put(&first, "k0", &json!({"deny": true}));
+    put(&first, "k1", &json!({"deny": true}));
+    drop(first);
+    assert_ne!(part("k0"), part("k1"));
+    delete(&server, &format!("{}*", part("k0")));
+    let since = Instant::now();
+    let alone = node(&server);
+    assert_eq!(alone.health()["status"], "starting");
+    assert!(reason(&alone).contains("is lost in Redis"), "{}", alone.health());
+    wait_until("it goes on without the part", || is_ok(&alone));
+    assert!(since.elapsed() > Duration::from_secs(2), "{:?}", since.elapsed());
+    assert_eq!((decides(&alone, "q", "k0"), decides(&alone, "q", "k1")), (json!(5), json!("deny")));
+    // Beside a node that has the part, a new one is ready with it.
+    put(&alone, "k0", &json!({"allow": true}));
+    delete(&server, &format!("{}*", part("k0")));
+    let later = node(&server);
+    wait_until("the later node is ready", || is_ok(&later));
+    assert_eq!(decides(&later, "q", "k0"), "allow");
+}
+
+/// The text of a record of a former version, which knew no generations, and its script.
+fn former_write(server: &Server, key: &str, body: &str) {
+    let name = format!("q\0key:{key}");
+    let part = part(key);
+    let mut call = redis::cmd("EVAL");
+    call.arg(include_str!("../fixtures/registry/former_write.lua")).arg(3);
+    ["records", "ends", "changes"].iter().for_each(|what| _ = call.arg(format!("{part}{what}")));
+    call.arg(name).arg("").arg(0).arg(0).arg(body).arg(16_384).arg("{ratelimit:%o}changes").arg(1562);
+    call.arg(90_u64 * 86_400 * 1_000_000).arg("kind").arg("override").arg("by").arg("former");
+    call.exec(&mut server.connection().unwrap()).unwrap();
+}
+
+#[test]
+fn registry_of_a_former_version_is_adopted_and_former_nodes_may_go_on() {
+    let server = Server::start();
+    let deny = r#"{"deny":true,"by":"former"}"#;
+    ["k0", "k1", "k2"].iter().for_each(|key| former_write(&server, key, deny));
+    let nodes = [node(&server), node(&server)];
+    let is = |key: &str, wanted: Value| {
+        wait_until(&format!("{key} is {wanted}"), || nodes.iter().all(|node| decides(node, "q", key) == wanted));
+    };
+    nodes.iter().for_each(|node| wait_until("it is ready", || is_ok(node)));
+    is("k0", json!("deny"));
+    // Changes by a former node, and by these.
+    former_write(&server, "k0", "");
+    is("k0", json!(5));
+    former_write(&server, "k3", r#"{"allow":true,"by":"former"}"#);
+    is("k3", json!("allow"));
+    change(&nodes[1], "DELETE", "q", &json!({"match": {"key": "k1"}}));
+    put(&nodes[0], "k0", &json!({"plan": "pro"}));
+    former_write(&server, "k2", r#"{"allow":true,"by":"former"}"#);
+    for _ in 0..2 {
+        is("k0", json!(1000));
+        is("k1", json!(5));
+        is("k2", json!("allow"));
+        is("k3", json!("allow"));
+        run(&server, &["FLUSHALL"]);
+        wait_until("the nodes write all back", || records(&server).len() == 3);
+    }
+    // What a former node loads has only its own kind of records, and the state that it ignores.
+    let later = node(&server);
+    wait_until("it is ready", || is_ok(&later));
+    assert_eq!((decides(&later, "q", "k1"), decides(&later, "q", "k3")), (json!(5), json!("allow")));
+    let names = records(&server).into_iter().map(|(name, _)| name);
+    assert!(names.into_iter().all(|name| name.starts_with("q\0key:")));
+}
+
+/// The address of the store leads to an older registry, such as that of a test system.
+#[test]
+fn another_registry_gets_nothing_and_health_says_so() {
+    let (other, own) = (Server::start(), Server::start());
+    let theirs = node(&other);
+    put(&theirs, "k0", &json!({"allow": true}));
+    let proxy = Proxy::start(own.port);
+    let node = Node::with_config(config_on(&[proxy.url()], POLICIES));
+    put(&node, "k0", &json!({"deny": true}));
+    put(&node, "k1", &json!({"deny": true}));
+    wait_until("the node has looked after the birth of the other one", || is_ok(&node));
+    let before = records(&other);
+    proxy.lead_to(other.port);
+    proxy.cut();
+    wait_until("health names the other registry", || reason(&node).contains("another registry of overrides"));
+    // The entries stay in force here, and nothing is written there.
+    assert_eq!((decides(&node, "q", "k0"), decides(&node, "q", "k1")), (json!("deny"), json!("deny")));
+    assert_eq!(records(&other), before);
+    let metrics = node.metrics();
+    assert!(metrics.contains("tollgate_overrides_lost{policy=\"q\"} 2"), "{metrics}");
+    // Changes reach the registry that is there, and end the doubt.
+    change(&node, "DELETE", "q", &json!({"match": {"key": "k1"}}));
+    put(&node, "k0", &json!({"plan": "pro"}));
+    wait_until("the other node has it", || decides(&theirs, "q", "k0") == 1000);
+    assert_eq!(decides(&node, "q", "k1"), 5);
+    wait_until("health is ok", || is_ok(&node));
+}
+
+/// A node was away, and Redis no longer knows what was removed meanwhile.
+#[test]
+fn node_that_was_away_for_long_writes_nothing_back() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port);
+    let (near, far) = (node(&server), Node::with_config(config_on(&[proxy.url()], POLICIES)));
+    put(&near, "k0", &json!({"deny": true}));
+    put(&near, "k1", &json!({"deny": true}));
+    wait_until("the other node has them", || decides(&far, "q", "k1") == "deny");
+    proxy.fall_silent();
+    wait_until("the other node is away", || reason(&far).contains("s ago"));
+    change(&near, "DELETE", "q", &json!({"match": {"key": "k0"}}));
+    // As after 90 days, or after thousands of removals.
+    let mut connection = server.connection().unwrap();
+    let part = part("k0");
+    let state: String = redis::cmd("HGET").arg(format!("{part}records")).arg("%state").query(&mut connection).unwrap();
+    let mut words: Vec<&str> = state.split(' ').collect();
+    (words[3], words[5]) = (words[2], "0");
+    let state = words.join(" ");
+    redis::cmd("HSET")
+        .arg(format!("{part}records"))
+        .arg("%state")
+        .arg(state)
+        .exec(&mut connection)
+        .unwrap();
+    redis::cmd("ZREM").arg(format!("{part}removals")).arg("q\0key:k0").exec(&mut connection).unwrap();
+    redis::cmd("DEL").arg(format!("{part}changes")).exec(&mut connection).unwrap();
+    drop(near);
+    proxy.delay(0);
+    proxy.cut();
+    wait_until("health names the entry that ended", || reason(&far).contains("1 overrides ended at this node"));
+    assert_eq!((decides(&far, "q", "k0"), decides(&far, "q", "k1")), (json!(5), json!("deny")));
+    assert!(!records(&server).iter().any(|(name, _)| name == "q\0key:k0"));
+}
+
+/// One entry of the audit for each part that got something back.
+#[test]
+fn audit_and_metrics_say_what_was_written_back() {
+    let server = Server::start();
+    let node = node(&server);
+    put(&node, "k0", &json!({"deny": true}));
+    put(&node, "k1", &json!({"deny": true}));
+    change(&node, "DELETE", "q", &json!({"match": {"key": "k1"}}));
+    run(&server, &["FLUSHALL"]);
+    let restored = || http::get(&node.address, "/v1/audit?kind=restore").json()["entries"].clone();
+    wait_until("the audit has both parts", || restored().as_array().unwrap().len() == 2);
+    let reasons: Vec<_> = restored().as_array().unwrap().iter().map(|entry| entry["reason"].clone()).collect();
+    assert!(
+        reasons.iter().any(|reason| reason.as_str().unwrap().contains("1 overrides and 0 removals")),
+        "{reasons:?}"
+    );
+    assert!(reasons.iter().all(|reason| reason.as_str().unwrap().contains("after version 0")), "{reasons:?}");
+    let entry = &restored()[0];
+    assert_eq!((&entry["kind"], &entry["by"], &entry["match"]), (&json!("restore"), &json!("a node"), &Value::Null));
+    assert!(node.metrics().contains("tollgate_overrides_restored_total 1"));
+    let unknown = http::get(&node.address, "/v1/audit?kind=restored");
+    assert_eq!(unknown.status, 422, "{unknown:?}");
+}
