@@ -23,7 +23,7 @@ pub(super) const PARTS_AT_ONCE: usize = 4;
 const TURN_PART: u32 = 4;
 
 impl Engine {
-    /// The results of `work` on all things, in order. Those without a turn within `limit` get the
+    /// The results of `work` on all things, in order. A thing without a turn within `limit` gets the
     /// result of `late`.
     pub async fn in_turns<T, R, F: Future<Output = R>>(
         &self,

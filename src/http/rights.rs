@@ -79,7 +79,7 @@ impl Rights {
         Err(self.refuse(node, &first).with(violations))
     }
 
-    /// Who has a share in what the call needs. An invented token is none.
+    /// The holder of a share in what the call needs. An invented token is none.
     pub(super) fn holder(&self, headers: &HeaderMap) -> Holder {
         match bearer(headers).filter(|_| self.by_token) {
             Some(secret) => Holder::Token(TokenHash::of(secret)),

@@ -71,7 +71,7 @@ named! {
 /// The notices of a node.
 #[derive(Debug)]
 pub struct Notices {
-    /// Those that wait for the audit.
+    /// The notices that wait for the audit.
     queue: Arc<Queue>,
     known: Cache<u128, ()>,
     state: Arc<State>,

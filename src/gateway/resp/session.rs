@@ -107,7 +107,7 @@ impl Session {
         self.token_name().unwrap_or("a client without a password").to_owned()
     }
 
-    /// Who has a share by what the client does.
+    /// The holder of the share that the client uses.
     pub(super) fn holder(&self) -> Holder {
         match &self.secret {
             Some(secret) if self.token.is_ok() => Holder::Token(TokenHash::of(secret)),

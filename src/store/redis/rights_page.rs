@@ -10,7 +10,7 @@ use super::protocol::sources::ScriptId;
 const PAGE: &str = "docs/security.md";
 const SECURE: &str = "cluster/secure";
 
-/// What stands before the commands in both files.
+/// The text before the commands in both files.
 const USER: &str = "~{ratelimit:* resetchannels &{ratelimit:* -@all";
 
 /// The head of the table of rights that may be absent.

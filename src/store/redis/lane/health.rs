@@ -32,7 +32,7 @@ pub struct Charging {
     /// Whether a charge was refused since the last one that was made.
     refused: AtomicBool,
     outage: Mutex<Outage>,
-    /// What it refuses, though it may make charges.
+    /// The kinds of calls that it refuses, though it may make charges.
     pub refused_kinds: RefusedKinds,
     /// Why it made no charge last.
     why: ArcSwapOption<Failure>,

@@ -20,7 +20,7 @@ use crate::store::{Over, Work};
 /// How long after its last call a missing right counts, us. A caller may need it rarely.
 const RIGHTS: Micros = 60 * MICROS_PER_SECOND;
 
-/// What callers ask for, and the policies that they ask under.
+/// The kinds of calls that callers make, and the policies that they ask under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallKind {
     Operation {
