@@ -161,6 +161,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "reload",
             "http",
             "gateway",
+            "shares",
             "workers",
         ],
     ),

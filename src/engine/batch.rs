@@ -182,9 +182,10 @@ impl Engine {
         traces::part(checks.len()).within(pin!(self.check_same_key(resolved, checks, until)), trace).await
     }
 
-    /// Decides `checks` of one subject in order, all until `until` (us). Adjacent plain checks form a run. Each check with an id and each drain is a run. The engine
-    /// sends runs back to back, and the store decides them in that order. A run that the store
-    /// might reorder waits for earlier runs, and later runs wait for it.
+    /// Decides `checks` of one subject in order, all until `until` (us). Adjacent plain checks form
+    /// a run. Each check with an id and each drain is a run. The engine sends runs back to back, and
+    /// the store decides them in that order. A run that the store might reorder waits for earlier
+    /// runs, and later runs wait for it.
     async fn check_same_key(&self, resolved: &Resolved, checks: &[&Check], until: Micros) -> Answers {
         let mut answers = Answers::new();
         let runs: SmallVec<[&[&Check]; 1]> =

@@ -48,7 +48,7 @@ fn commands(script: &str) -> BTreeSet<String> {
     first.filter(is_command).map(str::to_lowercase).collect()
 }
 
-/// What needs a script; none if every user does.
+/// The features that need a script; none if every user needs it.
 fn needs(script: ScriptId) -> BTreeSet<&'static str> {
     let name = script.name();
     let is_of = |(part, _): &(&str, &str)| name.contains(part);
