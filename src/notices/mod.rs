@@ -178,7 +178,7 @@ impl Notices {
 #[derive(Debug)]
 pub struct Delivery {
     queue: Arc<Queue>,
-    /// Those that wait for a receiver, by URL.
+    /// The notices that wait for a receiver, by URL.
     receivers: HashMap<String, Arc<Queue>>,
     /// One task for each receiver.
     tasks: JoinSet<()>,

@@ -66,7 +66,7 @@ pub(super) struct Followed {
     pub(super) restored: Restorals,
 }
 
-/// What this node has written back.
+/// The parts that this node has written back.
 #[derive(Debug, Default)]
 pub(super) struct Restorals {
     records: AtomicU64,
@@ -178,7 +178,7 @@ impl Followed {
             return self.ask_one(parts[turn % parts.len()], map).await;
         }
         let whole = parts[turn / 2 % parts.len()];
-        let whole = (turn % 2 == 0).then(|| (whole, self.parts[whole].version()));
+        let whole = turn.is_multiple_of(2).then(|| (whole, self.parts[whole].version()));
         let glance = match self.registry.glance(address, parts, whole, self.is_used(), KEPT_OF_PART).await {
             Ok(glance) => glance,
             Err(error) => return parts.iter().for_each(|number| self.note_look(*number, Err(error.clone()))),
@@ -311,7 +311,7 @@ impl Followed {
         }
     }
 
-    /// What this node does not write back.
+    /// The loss that this node does not write back.
     fn loss(&self, map: &Map) -> Option<String> {
         let foreign = self.parts.iter().map(|part| part.missing(map)).filter(|(_, are_foreign)| *are_foreign);
         let foreign: usize = foreign.map(|(names, _)| names.len()).sum();

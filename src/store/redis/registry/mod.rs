@@ -209,7 +209,7 @@ impl Log {
     }
 }
 
-/// What a node writes back into a part.
+/// A write of a node back into a part.
 #[derive(Debug, Default)]
 pub struct Restore<'a> {
     /// The generation of a part that has none; empty while more pages follow.
@@ -222,13 +222,13 @@ pub struct Restore<'a> {
     pub kept: (usize, u64),
     /// For the log.
     pub author: &'a str,
-    /// What the pages before have written.
+    /// The writes of the pages before.
     pub before: (u64, u64),
     /// Name, version, text or none for a removal, and the end in us, 0 for never.
     pub records: Vec<(&'a str, u64, Option<String>, u64)>,
 }
 
-/// What a node has written back.
+/// The answer to a write back.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Restored {
     pub records: u64,
