@@ -23,7 +23,7 @@ mod turns;
 pub use queue::FairQueue;
 pub use turns::{CallerTurns, Turn, Turns};
 
-/// Whoever has a share: the caller's token, else its network.
+/// The caller that has a share: its token, else its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Holder {
     Token(TokenHash),

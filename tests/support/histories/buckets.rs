@@ -47,9 +47,9 @@ impl Columns {
         if self.is_uncertain || book.stepped_back {
             // A clock that steps back while a bucket has two rates may admit a burst once more
             // (docs/guarantees.md, Clocks).
-            self.is_uncertain |= self.columns.iter().any(|column| column.rates.len() > 1);
-            // A bucket that is full by a refund shows no debt to such a clock.
-            self.is_uncertain |= book.charges.iter().any(|charge| charge.is_over) || !book.refunds.is_empty();
+            let has_two_rates = self.columns.iter().any(|column| column.rates.len() > 1);
+            // A give-back came later than the charges behind the step.
+            self.is_uncertain |= has_two_rates || book.has_given_back || !book.refunds.is_empty();
         }
         for refund in refunds..book.refunds.len() {
             let places = self.matched(book, &book.refunds[refund].quotas, call.now);
@@ -60,7 +60,8 @@ impl Columns {
             let columns = self.matched(book, &charge.quotas, call.now);
             for (quota, column) in columns.into_iter().enumerate() {
                 self.columns[column].charges.push((place, quota));
-                if !charge.is_drained && charge.parts[quota] > 0 && !self.is_uncertain {
+                let is_back = book.stepped_back && self.columns[column].rates.len() > 1;
+                if !charge.is_drained && charge.parts[quota] > 0 && !self.is_uncertain && !is_back {
                     self.columns[column].judge(book)?;
                 }
             }

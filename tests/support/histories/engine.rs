@@ -29,6 +29,8 @@ pub struct Call {
     pub policy: Arc<Policy>,
     pub work: Work,
     pub done: Done,
+    /// The number of a reservation or of a lease that its receipt undoes.
+    pub number: Option<Number>,
 }
 
 /// The answer to a step.
@@ -61,6 +63,7 @@ struct Running<'a, S> {
     learns: bool,
     /// The logs of all files, which a reset forgets.
     logs: Box<[Quota]>,
+    number: Option<Number>,
 }
 
 /// Runs a step.
@@ -75,7 +78,8 @@ pub async fn perform<S: Runs>(store: &S, (files, step): (&[File], &Step), key: &
     let logs = policies
         .filter(|policy| policy.algorithm == Algorithm::SlidingLog)
         .flat_map(|policy| policy.quotas.clone());
-    let mut run = Running { store, file, key, now: step.now(), calls, known, learns: true, logs: logs.collect() };
+    let logs = logs.collect();
+    let mut run = Running { store, file, key, now: step.now(), calls, known, learns: true, logs, number: None };
     let all = run.step(step, charges, leases).await;
     Answered { calls: run.calls, all }
 }
@@ -113,7 +117,8 @@ impl<S: Runs> Running<'_, S> {
         if self.learns || work.takes_back() {
             self.known.note(&subject, question, &work, &done);
         }
-        self.calls.push(Call { now: self.now, policy: policy.clone(), work, done: done.clone() });
+        let number = self.number;
+        self.calls.push(Call { now: self.now, policy: policy.clone(), work, done: done.clone(), number });
         done
     }
 
@@ -124,6 +129,12 @@ impl<S: Runs> Running<'_, S> {
         leases: &mut Vec<(Number, Arc<Policy>, LeaseReceipt)>,
     ) -> Option<(bool, Wait)> {
         let (checks, present) = (self.file.checks(step.by).clone(), self.file.present(step.by).clone());
+        self.number = match &step.op {
+            Op::Reserve { number, .. } | Op::GiveBack(number) | Op::Buy { number, .. } | Op::Return { number, .. } => {
+                Some(*number)
+            }
+            _ => None,
+        };
         match &step.op {
             Op::Take(costs) => _ = self.call(&checks, Work::Take(costs.as_slice().into())).await,
             Op::Look(cost) => _ = self.call(&checks, Work::Look(*cost)).await,

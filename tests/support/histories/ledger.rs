@@ -10,7 +10,7 @@ use tollgate::limit::quota::{Quota, Rule};
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, Work};
 
-use super::book::{Book, Charge, Kind, Owner};
+use super::book::{Book, Charge, Kind, Owner, by_receipt};
 use super::engine::Call;
 
 /// What is wrong, in a word, and why.
@@ -18,7 +18,7 @@ pub type Wrong = (&'static str, String);
 
 /// Judges what a call gives back. `book` is from before the call.
 pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
-    if book.is_mixed || book.stepped_back || call.now < book.latest || call.policy.shared_ticks().is_some() {
+    if book.is_mixed || book.is_back(call) || call.policy.shared_ticks().is_some() {
         return Ok(());
     }
     match (&call.work, &call.done) {
@@ -26,7 +26,7 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
             given_back(book, call, &Owner::Id(id.clone()), u64::MAX, *given)
         }
         (Work::GiveBack(receipt), Done::Refunded(_, given)) => {
-            given_back(book, call, &Owner::Receipt(receipt.clone()), u64::MAX, *given)
+            given_back(book, call, &by_receipt(call, receipt), u64::MAX, *given)
         }
         (Work::Settle { id, .. }, Done::Returned(_, SoldEnd::Settled { spent, returned, replayed: false })) => {
             let owner = Owner::Sale(id.clone());
@@ -72,11 +72,14 @@ fn given_back(book: &Book, call: &Call, owner: &Owner, most: u64, given: u64) ->
         // A tick counts in the longest window of the policy, its plans and overrides.
         return Ok(());
     }
+    if charge.quotas.is_empty() && (charge.is_drained || charge.is_over) {
+        // A drain of places alone that opens no hold is no charge of the book.
+        return Ok(());
+    }
     let counting = |quota: usize| charge.counting(quota, call.now).min(most);
     let expected = match charge.quotas.len() {
         _ if charge.is_over => 0,
         // Only a place was charged.
-        0 if charge.is_drained => 0,
         0 => charge.cost.min(most),
         quotas => (0..quotas).map(counting).max().unwrap_or(0),
     };
