@@ -217,11 +217,14 @@ fn redis_store_ends_empty() {
     assert!(keys.len() > 1000, "the run does too little");
     all_end(&keys);
     let is_long = checks() >= 1_000_000;
+    // A reset is recorded for longer than any count.
+    keys.retain(|(name, _)| !name.ends_with(":reset"));
     while keys.iter().any(|(name, _)| is_long || !name.contains(":id:")) {
         assert!(turns < 400, "{} keys are left, such as {:?}", keys.len(), keys.first());
         std::thread::sleep(Duration::from_secs(1));
         (keys, turns) = (keys_and_lives(&server), turns + 1);
         all_end(&keys);
+        keys.retain(|(name, _)| !name.ends_with(":reset"));
     }
     let after = memory();
     println!("redis: {} keys after {turns} s; used memory {before}, {peak}, {after} bytes", keys.len());
