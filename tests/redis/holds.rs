@@ -32,7 +32,15 @@ const STEPS: usize = 60;
 fn memory_and_redis_hold_alike() {
     let (runtime, store) = ExpiringRedis::with_runtime();
     let histories = policies_with_holds().prop_flat_map(|policy| {
-        let ops = hold_ops(&policy, STEPS);
+        let ops = hold_ops(&policy, STEPS).prop_map(|mut ops| {
+            // A count of Redis lives longer by a step back, one of a node does not.
+            let mut latest = 0u64;
+            for (step, _) in &mut ops {
+                step.now = step.now.max(latest.saturating_sub(100_000));
+                latest = latest.max(step.now);
+            }
+            ops
+        });
         (Just(policy), ops)
     });
     let alike =

@@ -260,7 +260,7 @@ fn starts_through_two_nodes_keep_the_rate() {
     for node in &nodes {
         wait_until("the store decides", || ask(node, &json!({"key": "k", "cost": 0}))["source"] == "store");
     }
-    let calls = || server.calls(["evalsha"])[0];
+    let calls = || server.calls(["evalsha", "eval"]).iter().sum::<u64>();
     let (before, clock) = (calls(), Instant::now());
     let micros = || u64::try_from(clock.elapsed().as_micros()).unwrap();
     let caller = |node: &Node| -> Vec<(u64, u64)> {
@@ -284,7 +284,10 @@ fn starts_through_two_nodes_keep_the_rate() {
             .collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
-    assert_eq!(calls() - before, (CALLERS * CHECKS) as u64);
+    // Each node also reads the parts of the registry, and then looks at it twice a second.
+    let looks = 128 + 4 * (clock.elapsed().as_secs() + 1);
+    let (made, least) = (calls() - before, (CALLERS * CHECKS) as u64);
+    assert!((least..=least + looks).contains(&made), "{made} calls for {least} checks and {looks} looks");
     let spread = starts.iter().map(|(_, took)| *took).max().unwrap();
     let mut starts: Vec<u64> = starts.into_iter().map(|(at, _)| at).collect();
     starts.sort_unstable();
