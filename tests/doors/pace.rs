@@ -15,8 +15,8 @@ use crate::support::{Node, http, node_with};
 
 /// The next request of a key waits for 9 s, or for half a second.
 const GATE: &str = "policies:
-  slow: {algorithm: token-bucket, quotas: [{rate: 1 per 9s, burst: 1}], timeout: 5s}
-  brisk: {algorithm: token-bucket, quotas: [{rate: 2 per 1s, burst: 1}], timeout: 5s}
+  slow: {algorithm: token-bucket, quotas: [{rate: 1 per 9s, burst: 1}], wait: {}, timeout: 5s}
+  brisk: {algorithm: token-bucket, quotas: [{rate: 2 per 1s, burst: 1}], wait: {}, timeout: 5s}
 gates:
   edge:
     trusted_proxies: [127.0.0.1/32]
