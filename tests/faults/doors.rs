@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use crate::support::{Node, TOLLGATE};
 
-/// A node that serves HTTP, Redis clients and Envoy. Each address is `127.0.0.1:port`.
+/// A node that serves HTTP with a gate, Redis clients and Envoy. Each address is `127.0.0.1:port`.
 pub(crate) struct Doors {
     pub(crate) node: Node,
     pub(crate) resp: String,
@@ -27,7 +27,8 @@ impl Doors {
         std::fs::write(folder.path().join("limits.yaml"), descriptors).unwrap();
         let config = format!(
             "limits: {limits}\nresp: {{listen: 127.0.0.1:0}}\nenvoy: {{listen: 127.0.0.1:0, config: [limits.yaml]}}\n\
-             policies: {{p: {{quotas: [1000000 per 1h]}}, inline: {{inline: true, quotas: [5 per 1m]}}}}\n"
+             policies: {{p: {{quotas: [1000000 per 1h]}}, inline: {{inline: true, quotas: [5 per 1m]}}}}\n\
+             gates: {{edge: {{client_from: peer, rules: [{{checks: [{{policy: p, key: all}}]}}]}}}}\n"
         );
         let file = folder.path().join("tollgate.yaml");
         std::fs::write(&file, config).unwrap();
