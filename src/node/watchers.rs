@@ -1,9 +1,9 @@
 //! The subscribers of `GET /v1/live`.
 //!
 //! Each second has at most two renderings: with keys, and with their hashes. All subscribers share
-//! them. Callers share the places by [`crate::shares`]. A subscriber that leaves [`UNREAD`] snapshots unread is dropped, so its memory is bounded.
-//! A reload that changes the tokens ends all subscriptions. Clients call again, and so each shows
-//! its token again.
+//! them. Callers share the places by [`crate::shares`]. A subscriber that leaves [`UNREAD`] snapshots
+//! unread is dropped, so its memory is bounded. A reload that changes the tokens ends all
+//! subscriptions. Clients call again, and so each shows its token again.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

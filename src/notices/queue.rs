@@ -28,9 +28,9 @@ impl Queue {
     ///
     /// # Errors
     /// The notice: its policy has no room.
-    pub(super) fn push(&self, notice: Notice) -> Result<(), Notice> {
+    pub(super) fn push(&self, notice: Notice) -> Result<(), Box<Notice>> {
         let policy = notice.policy.clone();
-        self.lock().push(&policy, notice)?;
+        self.lock().push(&policy, notice).map_err(Box::new)?;
         self.arrived.notify_one();
         Ok(())
     }

@@ -26,6 +26,9 @@ use crate::support::{TOLLGATE, http, resident_kib, socket_kib};
 /// documents state it.
 const MAX_KIB: u64 = 512 * 1024;
 
+/// The same for one connection in the kernel alone.
+const MAX_SOCKET_KIB: u64 = 2 * (128 + 64);
+
 /// The slowest response to a well-behaved caller. The suite runs on busy machines;
 /// `scripts/hostile` asserts 250 ms.
 const MAX_WAIT: Duration = Duration::from_secs(10);
@@ -149,6 +152,7 @@ fn attack<C: Future<Output = ()> + Send + 'static>(name: &str, client: impl Fn(&
     runtime.shutdown_background();
     let max_wait = std::env::var_os("TOLLGATE_HOSTILE_CONNECTIONS").map_or(MAX_WAIT, |_| Duration::from_millis(250));
     assert!(both < MAX_KIB, "{resident} KiB of the node and {sockets} KiB of its sockets");
+    assert!(sockets < connections * MAX_SOCKET_KIB, "{sockets} KiB of the sockets");
     assert!(p99 < max_wait, "{p99:?}");
     assert!(sent > 0);
 }
