@@ -148,6 +148,7 @@ const MODULES: &[(&str, &[&str])] = &[
         "serve",
         &[
             "access",
+            "shares",
             "load",
             "node",
             "limit",

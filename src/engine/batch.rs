@@ -18,7 +18,7 @@ use tokio::task::yield_now;
 
 use super::answer::{Answer, Answers, attributes, missing_answer, only};
 use super::check::{Resolved, charge_or_buy, costs, metas};
-use super::turns::{PART, PARTS_AT_ONCE, in_turn};
+use super::turns::{OPERATION, PART, PARTS_AT_ONCE, in_turn};
 use super::{Check, CheckError, Engine};
 use crate::deadline::within;
 use crate::limit::key::{Fingerprint, FingerprintState};
@@ -81,18 +81,29 @@ impl Engine {
         answers
     }
 
+    /// Decides one check like a batch of one.
+    ///
+    /// # Errors
+    /// As [`Engine::check`].
+    pub async fn check_in_turn(&self, check: &Check, turns: &CallerTurns) -> Answer {
+        self.check_batch(std::slice::from_ref(check), turns)
+            .await
+            .pop()
+            .unwrap_or_else(|| Err(missing_answer()))
+    }
+
     /// Decides a part of a batch that began at `since` (us), in a turn of its caller.
     async fn decide_part(&self, part: Part<'_, '_>, turns: &CallerTurns, since: Micros) -> PlacedAnswers {
         let timeout = part.timeout();
         if !self.store.waits() {
-            let turn = turns.next().await;
+            let turn = turns.next(part.weight()).await;
             let answers = self.decide_part_until(part, self.clock.now() + micros(timeout)).await;
             drop(turn);
             // The embedded store answered at once, and other callers have waited meanwhile.
             yield_now().await;
             return answers;
         }
-        let turn = turns.within(timeout).await;
+        let turn = turns.within(timeout, part.weight()).await;
         // Without a turn the time is over.
         let until = if turn.is_some() { since + micros(timeout) } else { 0 };
         in_turn(turn, timeout, self.decide_part_until(part, until)).await
@@ -194,8 +205,10 @@ impl Engine {
             match together {
                 [run] => answers.extend(self.check_run(resolved, run, until).await),
                 runs => {
-                    let checked = join_all(runs.iter().map(|run| self.check_run(resolved, run, until))).await;
-                    answers.extend(checked.into_iter().flatten());
+                    for runs in runs.chunks(PART) {
+                        let checked = join_all(runs.iter().map(|run| self.check_run(resolved, run, until))).await;
+                        answers.extend(checked.into_iter().flatten());
+                    }
                 }
             }
         }
@@ -287,6 +300,13 @@ impl Placed<'_> {
 }
 
 impl Part<'_, '_> {
+    fn weight(&self) -> usize {
+        match self {
+            Self::Singles(singles) => singles.len(),
+            Self::Keys(keys) => keys.iter().map(weight).sum(),
+        }
+    }
+
     fn timeout(&self) -> Duration {
         match self {
             Self::Singles(singles) => singles.first().map(Placed::timeout),
@@ -300,17 +320,22 @@ impl Part<'_, '_> {
 fn parts<'a, 'b>(singles: &'b [Placed<'a>], others: &'b [OfKey<'a>]) -> Vec<Part<'a, 'b>> {
     let alike = singles.chunk_by(|one, next| one.timeout() == next.timeout());
     let mut parts: Vec<Part<'a, 'b>> = alike.flat_map(|alike| alike.chunks(PART)).map(Part::Singles).collect();
-    let mut checks = 0;
+    let mut sum = 0;
     let keys = others.chunk_by(|one, next| {
-        checks += one.len();
-        let continues = checks + next.len() <= PART && one[0].timeout() == next[0].timeout();
+        sum += weight(one);
+        let continues = sum + weight(next) <= PART && one[0].timeout() == next[0].timeout();
         if !continues {
-            checks = 0;
+            sum = 0;
         }
         continues
     });
     parts.extend(keys.map(Part::Keys));
     parts
+}
+
+/// The weight of the checks of a key, which go to the store some at a time.
+fn weight(of_key: &OfKey<'_>) -> usize {
+    OPERATION * of_key.len().min(PART)
 }
 
 /// The valid checks, grouped by key.

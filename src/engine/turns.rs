@@ -11,9 +11,12 @@ use super::Engine;
 use crate::limit::time::micros;
 use crate::shares::{CallerTurns, Turn};
 
-/// About the most checks or operations in a turn. A worker needs some tenths of a millisecond for
-/// them.
+/// About the most checks in a turn. A worker needs some tenths of a millisecond for them.
 pub(super) const PART: usize = 128;
+
+/// The weight of any other operation, and of a check that is not simple, in simple checks. Those of
+/// several keys share a script call, and each of the others has one of its own.
+pub(super) const OPERATION: usize = 4;
 
 /// Parts of one batch that have a turn, or wait for one.
 pub(super) const PARTS_AT_ONCE: usize = 4;
@@ -35,12 +38,12 @@ impl Engine {
     ) -> Vec<R> {
         let (until, mut things) = (self.clock.now() + micros(limit), things.into_iter());
         let parts = std::iter::from_fn(|| {
-            let part: Vec<T> = things.by_ref().take(PART).collect();
+            let part: Vec<T> = things.by_ref().take(PART / OPERATION).collect();
             (!part.is_empty()).then_some(part)
         });
         let (work, late) = (&work, &late);
         let run = |part: Vec<T>| async move {
-            match turns.within(self.left(until)).await {
+            match turns.within(self.left(until), OPERATION * part.len()).await {
                 Some(turn) => in_turn(Some(turn), limit, join_all(part.into_iter().map(work))).await,
                 None => part.into_iter().map(late).collect(),
             }

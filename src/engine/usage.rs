@@ -124,7 +124,7 @@ impl Engine {
         }
         let left = || self.left(until);
         let patience = subject.policy.timeout.min(TURN).min(left());
-        let turn = self.histories.of(holder).within(patience).await?;
+        let turn = self.histories.of(holder).within(patience, 1).await?;
         let most = subject.policy.timeout.max(READING).min(left());
         let engine = self.clone();
         let telling = async move {
@@ -228,7 +228,7 @@ mod tests {
 
     /// All turns that a holder gets.
     fn turns(engine: &Engine, holder: Holder) -> Vec<Turn> {
-        std::iter::from_fn(|| engine.histories.of(holder).next().now_or_never().flatten()).collect()
+        std::iter::from_fn(|| engine.histories.of(holder).next(1).now_or_never().flatten()).collect()
     }
 
     #[tokio::test]

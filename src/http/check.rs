@@ -12,7 +12,7 @@ use super::request::{explain, parse, query};
 use super::rights::{Rights, Routed};
 use super::shed::{permit, permit_heavy, refuse_unread};
 use crate::access::Refused;
-use crate::engine::{Check, CheckError, Door, Kind, Note, Refund};
+use crate::engine::{Answer, Check, CheckError, Door, Kind, Note, Refund};
 use crate::node::{LIGHT, Load, Node};
 use crate::shares::{CallerTurns, Holder};
 use crate::telemetry::traces::carried;
@@ -39,12 +39,22 @@ pub(super) async fn respond(
 ) -> Result<Response, Problem> {
     let (check, denied) = read(node, rights, head, body, MAX_BYTES, parse::check, query::deny_status).await?;
     rights.policy(node, &check.policy)?;
-    let decision = node.engine.check(&check).await.map_err(|error| node.refused(&error))?;
+    let decision = check_one(node, &check, || rights.holder(&head.headers)).await;
+    let decision = decision.map_err(|error| node.refused(&error))?;
     let mut response = answer::decision(&check.key, &decision, |_| {});
     if !decision.allowed {
         *response.status_mut() = denied;
     }
     Ok(response)
+}
+
+/// Decides one check, in a crowd in a turn of its caller.
+pub(super) async fn check_one(node: &Node, check: &Check, holder: impl FnOnce() -> Holder) -> Answer {
+    if !node.load.is_crowded() {
+        return node.engine.check(check).await;
+    }
+    let turns = node.load.checks(holder());
+    Box::pin(node.engine.check_in_turn(check, &turns)).await
 }
 
 /// Reads the body, up to `most` bytes, and the query of a call. The turn to parse a heavy body ends
@@ -74,7 +84,7 @@ pub(super) async fn batch(Routed { node, rights, head, body }: Routed) -> Result
     }
     let permitted = |check: Check| rights.policy(&node, &check.policy).map(|()| check);
     let items = items.into_iter().map(|item| item.and_then(permitted)).collect();
-    Ok(answer_each(&node, items, &node.load.batches(holder)).await)
+    Ok(answer_each(&node, items, &node.load.checks(holder)).await)
 }
 
 /// Reads the checks of a batch. Parsed checks take ten times the room of their text, so a heavy

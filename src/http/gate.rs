@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use scopeguard::{ScopeGuard, guard};
 
 use super::calls::GATE_PREFIX;
+use super::check::check_one;
 use super::head::{made, only};
 use super::headers;
 use super::problem::{Denial, Problem};
@@ -85,7 +86,7 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings:
 async fn decide(
     node: &Node,
     holdings: &Holdings,
-    holder: impl FnOnce() -> Holder,
+    holder: impl Fn() -> Holder,
     checks: &[Check],
     pace: Duration,
 ) -> Result<MultiCheck, Option<CheckError>> {
@@ -100,7 +101,7 @@ async fn decide(
                     let _in_line = holdings.wait_in_line();
                     paced(engine, check, micros(pace)).await
                 }
-                None => engine.check(check).await,
+                None => check_one(node, check, holder).await,
             };
             let decision = decision.map_err(Some)?;
             Ok(MultiCheck { decisions: vec![decision] })

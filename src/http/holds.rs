@@ -53,7 +53,7 @@ async fn answer_each<R, F: Future<Output = Result<R, CheckError>>>(
         }
         Holds::List(name, list) => (name, list),
     };
-    let (policies, turns) = (node.engine.policies(), node.load.batches(rights.holder(&head.headers)));
+    let (policies, turns) = (node.engine.policies(), node.load.checks(rights.holder(&head.headers)));
     let late = |_| Err(CheckError::StoreUnavailable(StoreError::QueueFull));
     let results = node.engine.in_turns(&turns, policies.longest_timeout(), list, call, late).await;
     let mut problems = Problems::new(&policies, 0).in_list(name);

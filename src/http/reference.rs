@@ -32,7 +32,7 @@ pub(super) async fn json(Routed { node, rights, head, body }: Routed) -> Result<
     let _turn = permit(&node.load, body.len(), || rights.holder(&head.headers)).await?;
     let request: JsonRequest = serde_json::from_slice(&body).map_err(|error| Problem::malformed(error.to_string()))?;
     let request = request.message().map_err(Problem::malformed)?;
-    let turns = node.load.batches(rights.holder(&head.headers));
+    let turns = node.load.checks(rights.holder(&head.headers));
     let deciding = should_rate_limit(&node.engine, &request, None, rights.token.as_deref(), &turns);
     let response = deciding.await.map_err(|error| match error {
         RateLimitError::Rejected(rejected) => rights.refuse(&node, &rejected),

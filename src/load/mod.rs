@@ -12,7 +12,7 @@
 //! | header fields of HTTP/2 without a served call | `backlog.rs` | the connection ends |
 //! | header fields of HTTP/2 in a turn | `timed_stream.rs` | other connections come first |
 //! | calls with a body over [`LIGHT`] bytes that are parsed | `HEAVY_PER_CORE` | 503 after `MAX_WAIT` |
-//! | parts of batches before the store | `BATCHES_PER_CORE` | the next one waits |
+//! | checks of batches before the store, and single ones in a crowd | `CHECKS_PER_CORE` | the next ones wait |
 //! | slow reads for operators | `READS` | the next one waits |
 //! | requests that wait at gates with a `pace` | `PACED` | decided at once |
 //!
@@ -64,9 +64,12 @@ const MAX_WAIT: Duration = Duration::from_millis(250);
 /// Heavy calls that wait at most. A turn serves about one in 10 ms. One holder gets half.
 const MAX_WAITING: usize = 512;
 
-/// Parts of batches that one core brings before the store at a time, and parts that wait at most.
-const BATCHES_PER_CORE: usize = 4;
-const MAX_BATCHES: usize = 1024;
+/// Checks that one core brings before the store at a time, and parts of batches that wait at most.
+const CHECKS_PER_CORE: usize = 512;
+const MAX_PARTS: usize = 16_384;
+
+/// Calls of one core in flight from which on single checks take turns, too.
+const CROWD_PER_CORE: usize = 256;
 
 /// Blocking threads that read for operators at a time, so that calls in any number start no more,
 /// and the calls that wait for one at most.
@@ -87,7 +90,9 @@ struct Counters {
     addresses: Holders<IpAddr>,
     tokens: Holders<TokenHash>,
     heavy: Turns,
-    batches: Turns,
+    checks: Turns,
+    /// Calls in flight from which on single checks take turns.
+    crowd: usize,
     reads: Turns,
     paced: Shares<Holder>,
     shed: AtomicU64,
@@ -111,6 +116,8 @@ named! {
         Connections = "connections",
         /// Calls over HTTP whose answer is not there yet.
         Calls = "calls",
+        /// Redis clients whose answers are not there yet.
+        Redis = "redis",
     }
 }
 
@@ -129,7 +136,8 @@ impl Load {
             addresses: Holders::default(),
             tokens: Holders::default(),
             heavy: Turns::new(HEAVY_PER_CORE * cores(), MAX_WAITING),
-            batches: Turns::new(BATCHES_PER_CORE * cores(), MAX_BATCHES),
+            checks: Turns::new(CHECKS_PER_CORE * cores(), MAX_PARTS),
+            crowd: CROWD_PER_CORE * cores(),
             reads: Turns::new(READS, MAX_READERS),
             paced: Shares::new(PACED),
             shed: AtomicU64::new(0),
@@ -197,7 +205,7 @@ impl Load {
         holder: Holder,
         read: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NotRead> {
-        let turn = self.0.reads.of(holder).next().await.ok_or(NotRead::Overloaded)?;
+        let turn = self.0.reads.of(holder).next(1).await.ok_or(NotRead::Overloaded)?;
         // A caller that disconnects ends no thread.
         let reading = move || {
             let _turn = turn;
@@ -211,14 +219,20 @@ impl Load {
         self.0.paced.take(holder)
     }
 
-    /// The turns of a holder's batches before the store.
-    pub fn batches(&self, holder: Holder) -> CallerTurns {
-        self.0.batches.of(holder)
+    /// The turns of a holder's checks before the store.
+    pub fn checks(&self, holder: Holder) -> CallerTurns {
+        self.0.checks.of(holder)
+    }
+
+    /// Whether so many calls are in flight that single checks must take turns. Fewer are no burden,
+    /// and a turn would cost each of them time.
+    pub fn is_crowded(&self) -> bool {
+        self.present(Present::Calls) + self.present(Present::Redis) > self.0.crowd
     }
 
     /// A turn to parse a heavy call. `None`: none is free in time.
     pub async fn heavy(&self, holder: Holder) -> Option<Turn> {
-        let turn = self.0.heavy.of(holder).within(MAX_WAIT).await;
+        let turn = self.0.heavy.of(holder).within(MAX_WAIT, 1).await;
         if turn.is_none() {
             self.count_shed();
         }

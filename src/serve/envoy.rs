@@ -112,7 +112,7 @@ impl RateLimitService {
         self.holdings.note_rights(|| bearer(&head.headers));
         let left = rpc::timeout(&head.headers).map(with_margin);
         let request: RateLimitRequest = rpc::read(head, body).await?;
-        let turns = self.node.load.batches(holder);
+        let turns = self.node.load.checks(holder);
         let deciding = should_rate_limit(&self.node.engine, &request, left, token.as_deref(), &turns);
         deciding.await.map_err(|error| match error {
             RateLimitError::Rejected(rejected) => self.refuse(&rejected),

@@ -75,51 +75,54 @@ impl<K: Hash + Eq + Clone> Shares<K> {
 
     /// One more for this holder, if it has a share in what is free.
     pub fn take(&self, holder: K) -> Option<Share<K>> {
-        lock(&self.0).take(&holder).then(|| Share { shares: self.clone(), holder })
+        lock(&self.0).take(&holder, 1).then(|| Share { shares: self.clone(), holder })
     }
 }
 
 impl<K: Hash + Eq> Drop for Share<K> {
     fn drop(&mut self) {
-        lock(&self.shares.0).give_back(&self.holder);
+        lock(&self.shares.0).give_back(&self.holder, 1);
     }
 }
 
 /// The number of things that each holder has.
 #[derive(Debug)]
 struct Counts<K> {
-    free: usize,
+    size: usize,
+    /// Of all holders. The last of each may exceed the size.
+    taken: usize,
     by_holder: HashMap<K, usize>,
 }
 
 impl<K: Hash + Eq> Counts<K> {
     fn new(size: usize) -> Self {
-        Self { free: size, by_holder: HashMap::new() }
+        Self { size, taken: 0, by_holder: HashMap::new() }
     }
 
     fn may_take(&self, holder: &K) -> bool {
-        has_share(self.by_holder.get(holder).copied().unwrap_or(0), self.free)
+        let own = self.by_holder.get(holder).copied().unwrap_or(0);
+        has_share(own, self.size.saturating_sub(self.taken))
     }
 
-    fn take(&mut self, holder: &K) -> bool
+    fn take(&mut self, holder: &K, count: usize) -> bool
     where
         K: Clone,
     {
         let may_take = self.may_take(holder);
         if may_take {
-            self.free -= 1;
-            *self.by_holder.entry(holder.clone()).or_default() += 1;
+            self.taken += count;
+            *self.by_holder.entry(holder.clone()).or_default() += count;
         }
         may_take
     }
 
-    fn give_back(&mut self, holder: &K) {
+    fn give_back(&mut self, holder: &K, count: usize) {
         let Some(own) = self.by_holder.get_mut(holder) else { return };
-        *own -= 1;
+        *own -= count;
         if *own == 0 {
             self.by_holder.remove(holder);
         }
-        self.free += 1;
+        self.taken -= count;
     }
 }
 

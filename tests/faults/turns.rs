@@ -7,6 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
+use http_body_util::Full;
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tempfile::TempDir;
 use tollgate::access::TokenHash;
@@ -149,5 +155,35 @@ fn pipelines_of_redis_clients_leave_the_store_to_others() {
             line.clear();
             assert!(stream.read_line(&mut line).unwrap() > 0);
         }
+    });
+}
+
+/// Single checks of a crowd take turns, too.
+#[test]
+fn crowd_of_single_checks_leaves_the_store_to_others() {
+    const STREAMS: usize = 40;
+    let fixture = Fixture::start();
+    let url = format!("{}/v1/check", fixture.node.url());
+    let connect = |number: usize| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let sender = runtime.block_on(async {
+            let stream = tokio::net::TcpStream::connect(&fixture.node.address).await.unwrap();
+            let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+            tokio::spawn(connection);
+            sender
+        });
+        (runtime, sender, number)
+    };
+    fixture.beside("single checks", connect, |(runtime, sender, number)| {
+        let asked: Vec<_> = (0..STREAMS)
+            .map(|key| {
+                let check = json!({"policy": "p", "key": format!("{number}-{key}")}).to_string();
+                let request = Request::post(&url).header("content-type", "application/json");
+                let request = request.header("authorization", "Bearer greedy").body(Full::new(Bytes::from(check)));
+                sender.send_request(request.unwrap())
+            })
+            .collect();
+        let answers = runtime.block_on(join_all(asked));
+        assert!(answers.into_iter().all(|answer| [200, 503].contains(&answer.unwrap().status().as_u16())));
     });
 }

@@ -150,22 +150,32 @@ impl Turn {
         self.checks.is_empty() && self.works.is_empty()
     }
 
-    /// The answers to its checks. Checks between two operations on keys are one batch.
+    /// The answers to its checks. Checks between two operations on keys are one batch. In a crowd
+    /// a single one takes a turn, too.
     pub(super) async fn decide(
         &mut self,
         engine: &Arc<Engine>,
         turns: impl Fn() -> CallerTurns,
+        is_crowded: bool,
     ) -> SmallVec<[Answer; 1]> {
+        let decide = async |checks: &[Check]| -> SmallVec<[Answer; 1]> {
+            match checks {
+                [] => SmallVec::new(),
+                [check] if !is_crowded => smallvec![engine.check(check).await],
+                // The box keeps the task of a connection small.
+                _ => Box::pin(engine.check_batch(checks, &turns())).await.into(),
+            }
+        };
         let (mut answers, mut from) = (SmallVec::new(), 0);
         for (until, work) in std::mem::take(&mut self.works) {
-            answers.extend(decide(engine, &self.checks[from..until], &turns).await);
+            answers.extend(decide(&self.checks[from..until]).await);
             self.done.push(Box::pin(work.run(engine, &turns)).await);
             from = until;
         }
         if from == 0 {
-            return decide(engine, &self.checks, &turns).await;
+            return decide(&self.checks).await;
         }
-        answers.extend(decide(engine, &self.checks[from..], &turns).await);
+        answers.extend(decide(&self.checks[from..]).await);
         answers
     }
 
@@ -218,14 +228,5 @@ fn failure(error: &CheckError) -> String {
     match error {
         CheckError::InvalidKey(_) => format!("ERR the key {error}"),
         _ => format!("ERR {error}"),
-    }
-}
-
-async fn decide(engine: &Engine, checks: &[Check], turns: &impl Fn() -> CallerTurns) -> SmallVec<[Answer; 1]> {
-    match checks {
-        [] => SmallVec::new(),
-        [check] => smallvec![engine.check(check).await],
-        // The box keeps the task of a connection small.
-        _ => Box::pin(engine.check_batch(checks, &turns())).await.into(),
     }
 }
