@@ -9,11 +9,11 @@ use tollgate::limit::hold::{HoldState, OnExpiry, Renewal};
 use tollgate::limit::lease::SoldEnd;
 use tollgate::limit::policy::Algorithm;
 use tollgate::limit::quota::{Anchor, Quota, Rule};
-use tollgate::limit::receipt::Receipt;
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, Over, Work};
 
 use super::engine::Call;
+use super::step::Number;
 
 /// What identifies a counter, as docs/guarantees.md says under Changed policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,8 @@ pub enum Owner {
     Id(Arc<str>),
     /// The lease of a caller.
     Sale(Arc<str>),
-    Receipt(Receipt),
+    /// A receipt, by the number of its step: two of one instant may be equal.
+    Number(Number),
 }
 
 /// The hold of a charge.
@@ -116,6 +117,11 @@ pub struct Book {
 }
 
 impl Book {
+    /// Whether the clock has stepped back, also by this call.
+    pub fn is_back(&self, call: &Call) -> bool {
+        self.stepped_back || call.now < self.latest
+    }
+
     /// Notes a call. Returns the places of the charges that it made.
     pub fn note(&mut self, call: &Call) -> std::ops::Range<usize> {
         self.stepped_back |= call.now < self.latest;
@@ -134,14 +140,14 @@ impl Book {
                 let id = waiting.id.as_ref().map(|id| Owner::Id(id.name.clone()));
                 self.charge(call, &charged.verdict, id.unwrap_or(Owner::Nobody));
             }
-            (Work::Reserve { .. }, Done::Reserved(taken, Some(receipt))) => {
-                self.charge(call, &taken.ruling.verdicts[0], Owner::Receipt(receipt.clone()));
+            (Work::Reserve { .. }, Done::Reserved(taken, Some(_))) => {
+                self.charge(call, &taken.ruling.verdicts[0], by_number(call));
             }
             (Work::Lease { .. }, Done::Leased(taken, receipt)) => {
                 let (last, checks) = taken.ruling.verdicts.split_last().unwrap();
                 checks.iter().for_each(|verdict| self.charge(call, verdict, Owner::Nobody));
-                if let Some(receipt) = receipt {
-                    self.charge(call, last, Owner::Receipt(receipt.charge.clone()));
+                if receipt.is_some() {
+                    self.charge(call, last, by_number(call));
                 }
             }
             (Work::Sell(sale), Done::Sold(taken, Some(sold))) if !sold.replayed => {
@@ -154,26 +160,7 @@ impl Book {
 
     fn give_back(&mut self, call: &Call, work: &Work, done: &Done) {
         match (work, done) {
-            (Work::GiveBack(receipt), Done::Refunded(_, given)) => {
-                let owner = Owner::Receipt(receipt.clone());
-                // Two reservations of one instant are one to a receipt, but for their policies.
-                self.is_mixed |= self.charges.iter().filter(|charge| charge.owner == owner).count() > 1;
-                self.undo(&owner, *given);
-            }
-            (Work::Return(lease), Done::Refunded(_, given)) => {
-                let is_it = |charge: &&mut Charge| match &charge.owner {
-                    Owner::Receipt(own) => (own.at, &own.entries) == (lease.charge.at, &lease.charge.entries),
-                    _ => false,
-                };
-                self.is_mixed |= *given > 0 && !self.refunds.is_empty();
-                // Two leases of one instant are alike, but for their units.
-                let mut alike: Vec<&mut Charge> = self.charges.iter_mut().filter(is_it).collect();
-                alike.sort_by_key(|charge| charge.parts.iter().copied().max().unwrap_or(0) < *given);
-                if let Some(charge) = alike.into_iter().next() {
-                    charge.give(*given);
-                    charge.owner = Owner::Nobody;
-                }
-            }
+            (Work::GiveBack(_) | Work::Return(_), Done::Refunded(_, given)) => self.undo(&by_number(call), *given),
             (Work::RefundOnce(id) | Work::Undo(id), Done::Refunded(_, given)) => {
                 self.undo(&Owner::Id(id.clone()), *given);
                 self.leave(id, call.now);
@@ -289,10 +276,6 @@ impl Book {
             charge.give(given);
             charge.end();
             charge.is_over = true;
-            if let Owner::Receipt(_) = owner {
-                // Another charge may have an equal receipt.
-                charge.owner = Owner::Nobody;
-            }
         }
     }
 
@@ -325,7 +308,7 @@ impl Book {
             if hold.is_open && hold.expires <= self.latest {
                 (hold.is_open, hold.is_due) = (false, hold.releases);
             }
-            if hold.is_due && call.policy.options.hold.is_some() {
+            if hold.is_due && sweeps(call) {
                 hold.is_due = false;
                 charge.is_over = true;
                 if call.now < hold.until {
@@ -382,6 +365,22 @@ impl Charge {
         let own = self.quotas.iter().position(|quota| Kind::of(quota) == kind);
         own.map_or((0, 0), |own| (self.parts[own], self.ends[own]))
     }
+}
+
+/// What undoes the charge of a receipt.
+pub fn by_number(call: &Call) -> Owner {
+    call.number.map_or(Owner::Nobody, Owner::Number)
+}
+
+/// Whether a call gives the charges of expired holds back. A renewal, a list, a repetition and a
+/// read of ticks do not read the counts.
+fn sweeps(call: &Call) -> bool {
+    let is_replay = match &call.done {
+        Done::Charged(charged) => charged.replayed,
+        Done::Reused(_) | Done::Renewed(_) | Done::Holds(..) | Done::Ticks(..) | Done::Page(_) => true,
+        _ => false,
+    };
+    call.policy.options.hold.is_some() && !is_replay
 }
 
 /// Whether a charge at `at` counts at an instant. `end` is that of its fixed window.

@@ -3,7 +3,7 @@
 use tollgate::limit::quota::{Rate, Rule};
 use tollgate::store::{Done, Work};
 
-use super::book::{Book, Charge, Owner};
+use super::book::{Book, Charge, Owner, by_number};
 use super::engine::Call;
 use super::ledger::{Wrong, shown};
 use super::line::debt;
@@ -13,7 +13,7 @@ use super::line::debt;
 pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
     let (owner, given, rest) = match (&call.work, &call.done) {
         (Work::RefundOnce(id) | Work::Undo(id), Done::Refunded(_, given)) => (Owner::Id(id.clone()), *given, u64::MAX),
-        (Work::GiveBack(receipt), Done::Refunded(_, given)) => (Owner::Receipt(receipt.clone()), *given, u64::MAX),
+        (Work::GiveBack(_), Done::Refunded(_, given)) => (by_number(call), *given, u64::MAX),
         (Work::Settle { id, cost: Some(cost) }, Done::Settled(_, Some(made))) if !made.replayed => {
             let owner = Owner::Id(id.clone());
             let charge = book.owned(&owner).map_or(0, |charge| charge.cost);
@@ -21,7 +21,8 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
         }
         _ => return Ok(()),
     };
-    let own = book.owned(&owner);
+    let is_bucket = |charge: &&Charge| charge.quotas.iter().any(|quota| matches!(quota.rule, Rule::TokenBucket(_)));
+    let own = book.owned(&owner).filter(is_bucket).filter(|_| !book.is_back(call));
     // An undo may come before the call that would have found the expiry.
     let is_released = |charge: &Charge| charge.hold.is_some_and(|hold| hold.releases && hold.expires <= call.now);
     let is_undone = |charge: &Charge| charge.is_over && charge.made > book.reset_at && !is_released(charge);

@@ -60,7 +60,8 @@ impl Columns {
             let columns = self.matched(book, &charge.quotas, call.now);
             for (quota, column) in columns.into_iter().enumerate() {
                 self.columns[column].charges.push((place, quota));
-                if !charge.is_drained && charge.parts[quota] > 0 && !self.is_uncertain {
+                let is_back = book.stepped_back && self.columns[column].rates.len() > 1;
+                if !charge.is_drained && charge.parts[quota] > 0 && !self.is_uncertain && !is_back {
                     self.columns[column].judge(book)?;
                 }
             }

@@ -466,7 +466,8 @@ impl<'a> Choices<'a> {
         if let Wait::For(span @ 1..) = wait
             && self.dice.below(5) == 0
         {
-            let early = i64::from(self.dice.below(3) == 0);
+            let early = if self.dice.below(3) == 0 { *self.dice.one_of(&[1, 1000]) } else { 0 };
+            let early = early.min(span.cast_signed());
             self.again = Some(Step { after: step.after + span.cast_signed() - early, ..step.clone() });
         }
     }

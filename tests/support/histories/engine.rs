@@ -29,6 +29,8 @@ pub struct Call {
     pub policy: Arc<Policy>,
     pub work: Work,
     pub done: Done,
+    /// The number of a reservation or of a lease that its receipt undoes.
+    pub number: Option<Number>,
 }
 
 /// The answer to a step.
@@ -61,6 +63,7 @@ struct Running<'a, S> {
     learns: bool,
     /// The logs of all files, which a reset forgets.
     logs: Box<[Quota]>,
+    number: Option<Number>,
 }
 
 /// Runs a step.
@@ -75,7 +78,8 @@ pub async fn perform<S: Runs>(store: &S, (files, step): (&[File], &Step), key: &
     let logs = policies
         .filter(|policy| policy.algorithm == Algorithm::SlidingLog)
         .flat_map(|policy| policy.quotas.clone());
-    let mut run = Running { store, file, key, now: step.now(), calls, known, learns: true, logs: logs.collect() };
+    let mut run =
+        Running { store, file, key, now: step.now(), calls, known, learns: true, logs: logs.collect(), number: None };
     let all = run.step(step, charges, leases).await;
     Answered { calls: run.calls, all }
 }
@@ -113,7 +117,8 @@ impl<S: Runs> Running<'_, S> {
         if self.learns || work.takes_back() {
             self.known.note(&subject, question, &work, &done);
         }
-        self.calls.push(Call { now: self.now, policy: policy.clone(), work, done: done.clone() });
+        let number = self.number;
+        self.calls.push(Call { now: self.now, policy: policy.clone(), work, done: done.clone(), number });
         done
     }
 
@@ -124,6 +129,12 @@ impl<S: Runs> Running<'_, S> {
         leases: &mut Vec<(Number, Arc<Policy>, LeaseReceipt)>,
     ) -> Option<(bool, Wait)> {
         let (checks, present) = (self.file.checks(step.by).clone(), self.file.present(step.by).clone());
+        self.number = match &step.op {
+            Op::Reserve { number, .. } | Op::GiveBack(number) | Op::Buy { number, .. } | Op::Return { number, .. } => {
+                Some(*number)
+            }
+            _ => None,
+        };
         match &step.op {
             Op::Take(costs) => _ = self.call(&checks, Work::Take(costs.as_slice().into())).await,
             Op::Look(cost) => _ = self.call(&checks, Work::Look(*cost)).await,
@@ -264,7 +275,7 @@ impl<S: Runs> Running<'_, S> {
     }
 
     async fn reserve_all(&mut self, groups: &[(Arc<Policy>, Option<Number>, u64)], refused: bool) -> (bool, Wait) {
-        let mut undo: Vec<(Arc<Policy>, Work)> = Vec::new();
+        let mut undo: Vec<(Arc<Policy>, Work, Number)> = Vec::new();
         let mut waits = Vec::new();
         let mut tried = 0;
         for (policy, id, cost) in groups {
@@ -274,15 +285,20 @@ impl<S: Runs> Running<'_, S> {
                 None => Work::Reserve { cost: *cost, hold: Work::hold(policy.timeout) },
             };
             tried += 1;
+            // Numbers of one step, which no other operation has.
+            let number = Number::MAX - tried as Number;
+            self.number = Some(number);
             let done = self.call(policy, work).await;
             if let Some(wait) = denied_for(&done) {
                 waits.push(wait);
                 break;
             }
             match (&done, id) {
-                (Done::Reserved(_, Some(receipt)), _) => undo.push((policy.clone(), Work::GiveBack(receipt.clone()))),
+                (Done::Reserved(_, Some(receipt)), _) => {
+                    undo.push((policy.clone(), Work::GiveBack(receipt.clone()), number));
+                }
                 (Done::Charged(charged), Some(id)) if !charged.replayed => {
-                    undo.push((policy.clone(), Work::Undo(name(*id))));
+                    undo.push((policy.clone(), Work::Undo(name(*id)), number));
                 }
                 _ => {}
             }
@@ -290,7 +306,8 @@ impl<S: Runs> Running<'_, S> {
         if !refused && waits.is_empty() {
             return (true, Wait::NONE);
         }
-        for (policy, work) in undo {
+        for (policy, work, number) in undo {
+            self.number = Some(number);
             self.call(&policy, work).await;
         }
         for (policy, _, cost) in &groups[tried..] {

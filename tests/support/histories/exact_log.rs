@@ -25,6 +25,9 @@ impl Log {
                 // A clock that steps back may find that its fixed window was replaced (Never over).
                 let is_fixed = matches!(quota.rule, Rule::FixedWindow(_));
                 // A refund by cost that empties a window ends it, and the log does not tell which.
+                // Ticks see no charge of a lease that a step back leaves too far ahead.
+                let is_leased = call.policy.options.lease.is_some() && quota.ticks().is_some();
+                let is_fixed = is_fixed || is_leased;
                 let is_replaced = is_fixed && (book.stepped_back || !book.refunds.is_empty());
                 // After a step back, units of a lease are spent late (Leases).
                 let is_late = book.stepped_back && call.policy.options.lease.is_some();

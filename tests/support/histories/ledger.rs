@@ -10,7 +10,7 @@ use tollgate::limit::quota::{Quota, Rule};
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, Work};
 
-use super::book::{Book, Charge, Kind, Owner};
+use super::book::{Book, Charge, Kind, Owner, by_number};
 use super::engine::Call;
 
 /// What is wrong, in a word, and why.
@@ -18,16 +18,14 @@ pub type Wrong = (&'static str, String);
 
 /// Judges what a call gives back. `book` is from before the call.
 pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
-    if book.is_mixed || book.stepped_back || call.now < book.latest || call.policy.shared_ticks().is_some() {
+    if book.is_mixed || book.is_back(call) || call.policy.shared_ticks().is_some() {
         return Ok(());
     }
     match (&call.work, &call.done) {
         (Work::RefundOnce(id) | Work::Undo(id), Done::Refunded(_, given)) => {
             given_back(book, call, &Owner::Id(id.clone()), u64::MAX, *given)
         }
-        (Work::GiveBack(receipt), Done::Refunded(_, given)) => {
-            given_back(book, call, &Owner::Receipt(receipt.clone()), u64::MAX, *given)
-        }
+        (Work::GiveBack(_), Done::Refunded(_, given)) => given_back(book, call, &by_number(call), u64::MAX, *given),
         (Work::Settle { id, .. }, Done::Returned(_, SoldEnd::Settled { spent, returned, replayed: false })) => {
             let owner = Owner::Sale(id.clone());
             let cost = book.owned(&owner).map_or(0, |charge| charge.cost);
@@ -59,12 +57,6 @@ fn given_back(book: &Book, call: &Call, owner: &Owner, most: u64, given: u64) ->
     }
     if charge.quotas.iter().any(|quota| Algorithm::of(quota) != call.policy.algorithm) {
         // Another algorithm begins anew (docs/guarantees.md, Changed policies).
-        return Ok(());
-    }
-    let is_unclear =
-        matches!(owner, Owner::Receipt(_)) && book.charges.iter().filter(|other| other.owner == *owner).count() > 1;
-    if is_unclear {
-        // Two reservations of one instant are one to a receipt, but for their policies.
         return Ok(());
     }
     let is_shorter = |quota: &Quota| quota.ticks().is_some_and(|ticks| ticks.longest() != ticks.life());

@@ -18,7 +18,7 @@ pub fn before(book: &Book, call: &Call, is_one_rate: bool) -> Result<(), Wrong> 
     {
         return Err(("order", format!("starts {} us before a place that is held", held - start)));
     }
-    if !is_one_rate || book.stepped_back || book.is_mixed || !book.refunds.is_empty() {
+    if !is_one_rate || book.is_back(call) || book.is_mixed || !book.refunds.is_empty() {
         return Ok(());
     }
     let Some((earliest, place)) = earliest(book, call, cost, held.unwrap_or(0)) else { return Ok(()) };

@@ -2,6 +2,7 @@
 //! denied, unless something came between (docs/guarantees.md, Exact waits).
 
 use tollgate::limit::decision::Wait;
+use tollgate::limit::policy::Options;
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, Work};
 
@@ -17,8 +18,10 @@ pub struct Waits {
 impl Waits {
     pub fn note(&mut self, step: &Step, answered: &Answered, stepped_back: bool) -> Result<(), String> {
         let before = self.denied.take();
-        // After a step back a dead caller's place is free by that step later (docs/guarantees.md, Holds).
-        if stepped_back && answered.calls.iter().any(|call| call.policy.options.hold.is_some()) {
+        // After a step back a dead caller's place is free by that step later (docs/guarantees.md, Holds),
+        // and ticks see no charge of a lease that is too far ahead.
+        let is_late = |options: &Options| options.hold.is_some() || options.lease.is_some();
+        if stepped_back && answered.calls.iter().any(|call| is_late(&call.policy.options)) {
             return Ok(());
         }
         let Some((is_allowed, wait)) = decided(step, answered) else { return Ok(()) };
@@ -33,7 +36,9 @@ impl Waits {
         if now >= end && !is_allowed {
             return Err(format!("denied {} us after its wait of {} us: {wait:?}", now - end, end - then.now()));
         }
-        if now < end && is_allowed && !is_longest {
+        // The answer has ms, and the queue of a line rounds its units.
+        let least = if matches!(step.op, Op::Wait { .. }) { 1000 } else { 1 };
+        if now + least <= end && is_allowed && !is_longest {
             return Err(format!("allowed {} us before the end of its wait of {} us", end - now, end - then.now()));
         }
         Ok(())
