@@ -218,7 +218,8 @@ impl Book {
             }
             _ => None,
         });
-        if hold.is_none() && parts.iter().all(|part| *part == 0) {
+        let is_of_places = quotas.is_empty() && owner != Owner::Nobody;
+        if hold.is_none() && !is_of_places && parts.iter().all(|part| *part == 0) {
             return;
         }
         let ahead = call.work.ahead(&call.policy);
@@ -272,6 +273,8 @@ impl Book {
 
     fn undo(&mut self, owner: &Owner, given: u64) {
         self.is_mixed |= given > 0 && !self.refunds.is_empty();
+        // After a step back a reset does not forget what lies behind it.
+        self.is_mixed |= given > 0 && self.stepped_back && self.forgotten.contains(owner);
         if let Some(charge) = self.charges.iter_mut().rev().find(|charge| charge.owner == *owner) {
             charge.give(given);
             charge.end();

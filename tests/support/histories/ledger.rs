@@ -51,6 +51,9 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
 
 /// Whether a charge is given back as far as it counts, up to `most` units, and once.
 fn given_back(book: &Book, call: &Call, owner: &Owner, most: u64, given: u64) -> Result<(), Wrong> {
+    if given > 0 && book.forgotten.contains(owner) && book.owned(owner).is_none() {
+        return Err(("refund", format!("{given} units given back of a charge that a reset forgot")));
+    }
     let Some(charge) = book.owned(owner).filter(|charge| !is_bucket(charge)) else { return Ok(()) };
     if is_released(charge, call.now) || !book.refunds.is_empty() {
         return Ok(());
@@ -67,8 +70,7 @@ fn given_back(book: &Book, call: &Call, owner: &Owner, most: u64, given: u64) ->
     let counting = |quota: usize| charge.counting(quota, call.now).min(most);
     let expected = match charge.quotas.len() {
         _ if charge.is_over => 0,
-        // Only a place was charged.
-        0 if charge.is_drained => 0,
+        // Only a place was charged, or a drain that takes none.
         0 => charge.cost.min(most),
         quotas => (0..quotas).map(counting).max().unwrap_or(0),
     };
