@@ -5,7 +5,7 @@ use crate::support::histories::hunt::{Embedded, hunt};
 
 #[test]
 fn histories_of_all_options_keep_the_contract() {
-    hunt::<Embedded>("embedded", 5_000);
+    hunt::<Embedded>("embedded", 6_000);
 }
 
 #[test]

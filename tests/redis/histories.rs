@@ -5,7 +5,7 @@ use crate::support::histories::hunt::{Both, hunt};
 
 #[test]
 fn histories_of_all_options_keep_the_contract() {
-    hunt::<Both>("redis", 1_500);
+    hunt::<Both>("redis", 1_000);
 }
 
 #[test]

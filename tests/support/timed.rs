@@ -9,7 +9,7 @@ use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
 use tollgate::limit::time::Micros;
 use tollgate::store::Generations;
-use tollgate::store::{Done, MemoryStore, Meta, RedisStore, Subject, Work};
+use tollgate::store::{Done, MemoryStore, Meta, RedisStore, StoreError, Subject, Work};
 use tollgate::workers::Workers;
 
 use super::chaos::now_ms;
@@ -70,13 +70,13 @@ impl TimedRedis {
 }
 
 impl Runs for Timed {
-    async fn run(&self, now: Micros, subject: &Subject, work: &Work, metas: &[Meta]) -> Done {
-        self.at(now).run(subject, work, metas).unwrap()
+    async fn run(&self, now: Micros, subject: &Subject, work: &Work, metas: &[Meta]) -> Result<Done, StoreError> {
+        self.at(now).run(subject, work, metas)
     }
 }
 
 impl Runs for TimedRedis {
-    async fn run(&self, now: Micros, subject: &Subject, work: &Work, metas: &[Meta]) -> Done {
-        self.at(now).run(subject, work.clone(), metas).await.unwrap()
+    async fn run(&self, now: Micros, subject: &Subject, work: &Work, metas: &[Meta]) -> Result<Done, StoreError> {
+        self.at(now).run(subject, work.clone(), metas).await
     }
 }

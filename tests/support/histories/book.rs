@@ -9,7 +9,6 @@ use tollgate::limit::hold::{HoldState, OnExpiry, Renewal};
 use tollgate::limit::lease::SoldEnd;
 use tollgate::limit::policy::Algorithm;
 use tollgate::limit::quota::{Anchor, Quota, Rule};
-use tollgate::limit::receipt::Receipt;
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, Over, Work};
 
@@ -47,8 +46,7 @@ pub enum Owner {
     Id(Arc<str>),
     /// The lease of a caller.
     Sale(Arc<str>),
-    Receipt(Receipt),
-    /// A receipt by the number of its step. Two of one instant may be equal.
+    /// A receipt, by the number of its step: two of one instant may be equal.
     Number(Number),
 }
 
@@ -143,14 +141,14 @@ impl Book {
                 let id = waiting.id.as_ref().map(|id| Owner::Id(id.name.clone()));
                 self.charge(call, &charged.verdict, id.unwrap_or(Owner::Nobody));
             }
-            (Work::Reserve { .. }, Done::Reserved(taken, Some(receipt))) => {
-                self.charge(call, &taken.ruling.verdicts[0], by_receipt(call, receipt));
+            (Work::Reserve { .. }, Done::Reserved(taken, Some(_))) => {
+                self.charge(call, &taken.ruling.verdicts[0], by_number(call));
             }
             (Work::Lease { .. }, Done::Leased(taken, receipt)) => {
                 let (last, checks) = taken.ruling.verdicts.split_last().unwrap();
                 checks.iter().for_each(|verdict| self.charge(call, verdict, Owner::Nobody));
-                if let Some(receipt) = receipt {
-                    self.charge(call, last, by_receipt(call, &receipt.charge));
+                if receipt.is_some() {
+                    self.charge(call, last, by_number(call));
                 }
             }
             (Work::Sell(sale), Done::Sold(taken, Some(sold))) if !sold.replayed => {
@@ -163,13 +161,7 @@ impl Book {
 
     fn give_back(&mut self, call: &Call, work: &Work, done: &Done) {
         match (work, done) {
-            (Work::GiveBack(receipt), Done::Refunded(_, given)) => {
-                let owner = by_receipt(call, receipt);
-                // Two reservations of one instant are one to a receipt, but for their policies.
-                self.is_mixed |= self.charges.iter().filter(|charge| charge.owner == owner).count() > 1;
-                self.undo(&owner, *given);
-            }
-            (Work::Return(lease), Done::Refunded(_, given)) => self.undo(&by_receipt(call, &lease.charge), *given),
+            (Work::GiveBack(_) | Work::Return(_), Done::Refunded(_, given)) => self.undo(&by_number(call), *given),
             (Work::RefundOnce(id) | Work::Undo(id), Done::Refunded(_, given)) => {
                 self.undo(&Owner::Id(id.clone()), *given);
                 self.leave(id, call.now);
@@ -227,7 +219,8 @@ impl Book {
             }
             _ => None,
         });
-        if hold.is_none() && parts.iter().all(|part| *part == 0) {
+        let is_of_places = quotas.is_empty() && owner != Owner::Nobody;
+        if hold.is_none() && !is_of_places && parts.iter().all(|part| *part == 0) {
             return;
         }
         let ahead = call.work.ahead(&call.policy);
@@ -281,15 +274,12 @@ impl Book {
 
     fn undo(&mut self, owner: &Owner, given: u64) {
         self.is_mixed |= given > 0 && !self.refunds.is_empty();
+        // After a step back a reset does not forget what lies behind it.
+        self.is_mixed |= given > 0 && self.stepped_back && self.forgotten.contains(owner);
         if let Some(charge) = self.charges.iter_mut().rev().find(|charge| charge.owner == *owner) {
             charge.give(given);
             charge.end();
             charge.is_over = true;
-            if let Owner::Receipt(_) = owner {
-                // Another charge may have an equal receipt.
-                charge.owner = Owner::Nobody;
-            }
-            self.has_given_back |= given > 0;
         }
     }
 
@@ -382,8 +372,8 @@ impl Charge {
 }
 
 /// What undoes the charge of a receipt.
-pub fn by_receipt(call: &Call, receipt: &Receipt) -> Owner {
-    call.number.map_or_else(|| Owner::Receipt(receipt.clone()), Owner::Number)
+pub fn by_number(call: &Call) -> Owner {
+    call.number.map_or(Owner::Nobody, Owner::Number)
 }
 
 /// Whether a call gives the charges of expired holds back. A renewal, a list, a repetition and a

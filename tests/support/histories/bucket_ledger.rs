@@ -3,7 +3,7 @@
 use tollgate::limit::quota::{Rate, Rule};
 use tollgate::store::{Done, Work};
 
-use super::book::{Book, Charge, Owner, by_receipt};
+use super::book::{Book, Charge, Owner, by_number};
 use super::engine::Call;
 use super::ledger::{Wrong, shown};
 use super::line::debt;
@@ -13,7 +13,7 @@ use super::line::debt;
 pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
     let (owner, given, rest) = match (&call.work, &call.done) {
         (Work::RefundOnce(id) | Work::Undo(id), Done::Refunded(_, given)) => (Owner::Id(id.clone()), *given, u64::MAX),
-        (Work::GiveBack(receipt), Done::Refunded(_, given)) => (by_receipt(call, receipt), *given, u64::MAX),
+        (Work::GiveBack(_), Done::Refunded(_, given)) => (by_number(call), *given, u64::MAX),
         (Work::Settle { id, cost: Some(cost) }, Done::Settled(_, Some(made))) if !made.replayed => {
             let owner = Owner::Id(id.clone());
             let charge = book.owned(&owner).map_or(0, |charge| charge.cost);

@@ -11,7 +11,7 @@ use tollgate::limit::policy::{Algorithm, Policy};
 use tollgate::limit::quota::Quota;
 use tollgate::limit::receipt::{LeaseReceipt, Receipt};
 use tollgate::limit::time::{Micros, micros};
-use tollgate::store::{Done, Id, Line, Meta, Over, Sale, Subject, Waiting, Work};
+use tollgate::store::{Done, Id, Line, Meta, Over, Sale, StoreError, Subject, Waiting, Work};
 
 use super::file::File;
 use super::known::Known;
@@ -19,7 +19,7 @@ use super::step::{Number, Op, Part, Step, name};
 
 /// A store at given instants.
 pub trait Runs {
-    async fn run(&self, now: Micros, subject: &Subject, work: &Work, metas: &[Meta]) -> Done;
+    async fn run(&self, now: Micros, subject: &Subject, work: &Work, metas: &[Meta]) -> Result<Done, StoreError>;
 }
 
 /// One call of the store, and its answer.
@@ -39,6 +39,8 @@ pub struct Answered {
     pub calls: Vec<Call>,
     /// Of `/v1/check/all`: whether all are allowed, and the longest wait of those that are denied.
     pub all: Option<(bool, Wait)>,
+    /// Why a call failed. No call may.
+    pub failed: Option<String>,
 }
 
 /// What a node and its callers know of the key at one store.
@@ -64,6 +66,7 @@ struct Running<'a, S> {
     /// The logs of all files, which a reset forgets.
     logs: Box<[Quota]>,
     number: Option<Number>,
+    failed: Option<String>,
 }
 
 /// Runs a step.
@@ -78,10 +81,20 @@ pub async fn perform<S: Runs>(store: &S, (files, step): (&[File], &Step), key: &
     let logs = policies
         .filter(|policy| policy.algorithm == Algorithm::SlidingLog)
         .flat_map(|policy| policy.quotas.clone());
-    let logs = logs.collect();
-    let mut run = Running { store, file, key, now: step.now(), calls, known, learns: true, logs, number: None };
+    let mut run = Running {
+        store,
+        file,
+        key,
+        now: step.now(),
+        calls,
+        known,
+        learns: true,
+        logs: logs.collect(),
+        number: None,
+        failed: None,
+    };
     let all = run.step(step, charges, leases).await;
-    Answered { calls: run.calls, all }
+    Answered { calls: run.calls, all, failed: run.failed }
 }
 
 /// The key under a policy.
@@ -113,7 +126,10 @@ impl<S: Runs> Running<'_, S> {
             true => work.costs().iter().map(|cost| (cost % 2 == 0).then(|| format!("cause-{cost}").into())).collect(),
             false => SmallVec::new(),
         };
-        let done = self.store.run(self.now, &subject, &work, &metas).await;
+        let done = self.store.run(self.now, &subject, &work, &metas).await.unwrap_or_else(|error| {
+            self.failed = Some(format!("{work:?}: {error}"));
+            Done::Reused(None)
+        });
         if self.learns || work.takes_back() {
             self.known.note(&subject, question, &work, &done);
         }
@@ -144,7 +160,13 @@ impl<S: Runs> Running<'_, S> {
                 let id = Id { name: name(*id), life: *life, repeated: *repeated };
                 self.call(&checks, Work::Once { id, cost: *cost, over: *over }).await;
             }
-            Op::Wait { id, cost, longest } => _ = self.call(&checks, wait(&checks, *id, *cost, *longest)).await,
+            Op::Wait { id, cost, longest } => {
+                // Others are refused (`cannot_wait` in `alone.rs`).
+                let may_wait = checks.algorithm == Algorithm::TokenBucket && checks.options.lease.is_none();
+                if may_wait && !checks.quotas.is_empty() {
+                    self.call(&checks, wait(&checks, *id, *cost, *longest)).await;
+                }
+            }
             Op::All { checks, refused } => {
                 self.learns = false;
                 return Some(self.all(checks, *refused).await);
@@ -275,7 +297,7 @@ impl<S: Runs> Running<'_, S> {
     }
 
     async fn reserve_all(&mut self, groups: &[(Arc<Policy>, Option<Number>, u64)], refused: bool) -> (bool, Wait) {
-        let mut undo: Vec<(Arc<Policy>, Work)> = Vec::new();
+        let mut undo: Vec<(Arc<Policy>, Work, Number)> = Vec::new();
         let mut waits = Vec::new();
         let mut tried = 0;
         for (policy, id, cost) in groups {
@@ -285,15 +307,20 @@ impl<S: Runs> Running<'_, S> {
                 None => Work::Reserve { cost: *cost, hold: Work::hold(policy.timeout) },
             };
             tried += 1;
+            // Numbers of one step, which no other operation has.
+            let number = Number::MAX - tried as Number;
+            self.number = Some(number);
             let done = self.call(policy, work).await;
             if let Some(wait) = denied_for(&done) {
                 waits.push(wait);
                 break;
             }
             match (&done, id) {
-                (Done::Reserved(_, Some(receipt)), _) => undo.push((policy.clone(), Work::GiveBack(receipt.clone()))),
+                (Done::Reserved(_, Some(receipt)), _) => {
+                    undo.push((policy.clone(), Work::GiveBack(receipt.clone()), number));
+                }
                 (Done::Charged(charged), Some(id)) if !charged.replayed => {
-                    undo.push((policy.clone(), Work::Undo(name(*id))));
+                    undo.push((policy.clone(), Work::Undo(name(*id)), number));
                 }
                 _ => {}
             }
@@ -301,7 +328,8 @@ impl<S: Runs> Running<'_, S> {
         if !refused && waits.is_empty() {
             return (true, Wait::NONE);
         }
-        for (policy, work) in undo {
+        for (policy, work, number) in undo {
+            self.number = Some(number);
             self.call(&policy, work).await;
         }
         for (policy, _, cost) in &groups[tried..] {

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use tokio::runtime::Runtime;
 use tollgate::limit::time::Micros;
 use tollgate::store::redis::RedisStore;
-use tollgate::store::{Done, Meta, Subject, Work};
+use tollgate::store::{Done, Meta, StoreError, Subject, Work};
 
 use super::engine::Runs;
 use crate::support::redis::Server;
@@ -73,7 +73,7 @@ impl ExpiringRedis {
 }
 
 impl Runs for ExpiringRedis {
-    async fn run(&self, now: Micros, subject: &Subject, work: &Work, metas: &[Meta]) -> Done {
+    async fn run(&self, now: Micros, subject: &Subject, work: &Work, metas: &[Meta]) -> Result<Done, StoreError> {
         self.pass(now);
         self.redis.run(now, subject, work, metas).await
     }

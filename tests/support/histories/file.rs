@@ -234,6 +234,8 @@ pub fn files(dice: &mut Dice, filter: &Filter) -> Vec<File> {
 
 /// The same file with another hold.
 fn held(file: &File, hold: Option<Hold>) -> File {
+    // Other programs settle nothing, so shared counters have none.
+    let hold = hold.filter(|_| file.policy.shared_ticks().is_none());
     let with = |policy: &Arc<Policy>| {
         let mut policy = Policy::clone(policy);
         let places = policy.options.hold.and_then(|hold| hold.in_flight);

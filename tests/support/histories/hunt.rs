@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use tokio::runtime::Runtime;
+use tollgate::clock::unix_micros;
 
 use super::expiring::ExpiringRedis;
 use super::options::Filter;
@@ -99,7 +100,7 @@ fn number(name: &str) -> Option<u64> {
 /// Runs `count` histories, unless a variable says otherwise.
 pub fn hunt<B: Bench + Default>(name: &str, count: u64) {
     let (filter, began, minutes) = (Filter::of_environment(), now_ms(), number("TOLLGATE_MINUTES"));
-    let first = number("TOLLGATE_SEED").unwrap_or(if minutes.is_some() { began * 1000 } else { 0 });
+    let first = number("TOLLGATE_SEED").unwrap_or(if minutes.is_some() { unix_micros() } else { 0 });
     let count = number("TOLLGATE_COUNT").unwrap_or(if minutes.is_some() { u64::MAX - first } else { count });
     let hunt = Hunt {
         filter,

@@ -10,7 +10,7 @@ use tollgate::limit::quota::{Quota, Rule};
 use tollgate::limit::time::Micros;
 use tollgate::store::{Done, Work};
 
-use super::book::{Book, Charge, Kind, Owner, by_receipt};
+use super::book::{Book, Charge, Kind, Owner, by_number};
 use super::engine::Call;
 
 /// What is wrong, in a word, and why.
@@ -25,9 +25,7 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
         (Work::RefundOnce(id) | Work::Undo(id), Done::Refunded(_, given)) => {
             given_back(book, call, &Owner::Id(id.clone()), u64::MAX, *given)
         }
-        (Work::GiveBack(receipt), Done::Refunded(_, given)) => {
-            given_back(book, call, &by_receipt(call, receipt), u64::MAX, *given)
-        }
+        (Work::GiveBack(_), Done::Refunded(_, given)) => given_back(book, call, &by_number(call), u64::MAX, *given),
         (Work::Settle { id, .. }, Done::Returned(_, SoldEnd::Settled { spent, returned, replayed: false })) => {
             let owner = Owner::Sale(id.clone());
             let cost = book.owned(&owner).map_or(0, |charge| charge.cost);
@@ -53,18 +51,15 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
 
 /// Whether a charge is given back as far as it counts, up to `most` units, and once.
 fn given_back(book: &Book, call: &Call, owner: &Owner, most: u64, given: u64) -> Result<(), Wrong> {
+    if given > 0 && book.forgotten.contains(owner) && book.owned(owner).is_none() {
+        return Err(("refund", format!("{given} units given back of a charge that a reset forgot")));
+    }
     let Some(charge) = book.owned(owner).filter(|charge| !is_bucket(charge)) else { return Ok(()) };
     if is_released(charge, call.now) || !book.refunds.is_empty() {
         return Ok(());
     }
     if charge.quotas.iter().any(|quota| Algorithm::of(quota) != call.policy.algorithm) {
         // Another algorithm begins anew (docs/guarantees.md, Changed policies).
-        return Ok(());
-    }
-    let is_unclear =
-        matches!(owner, Owner::Receipt(_)) && book.charges.iter().filter(|other| other.owner == *owner).count() > 1;
-    if is_unclear {
-        // Two reservations of one instant are one to a receipt, but for their policies.
         return Ok(());
     }
     let is_shorter = |quota: &Quota| quota.ticks().is_some_and(|ticks| ticks.longest() != ticks.life());
@@ -79,7 +74,7 @@ fn given_back(book: &Book, call: &Call, owner: &Owner, most: u64, given: u64) ->
     let counting = |quota: usize| charge.counting(quota, call.now).min(most);
     let expected = match charge.quotas.len() {
         _ if charge.is_over => 0,
-        // Only a place was charged.
+        // Only a place was charged, or a drain that takes none.
         0 => charge.cost.min(most),
         quotas => (0..quotas).map(counting).max().unwrap_or(0),
     };

@@ -58,9 +58,15 @@ impl<'a, A: Runs, B: Runs> Trial<'a, A, B> {
         let [of_memory, of_redis] = &mut self.nodes;
         let answered = perform(self.memory, history, &self.key, of_memory).await;
         self.calls += answered.calls.len() as u64;
+        if let Some(reason) = &answered.failed {
+            return Err(self.fault("error", "embedded", reason.clone()));
+        }
         if let Some(redis) = self.redis {
             let other = perform(redis, history, &self.key, of_redis).await;
             self.calls += other.calls.len() as u64;
+            if let Some(reason) = other.failed {
+                return Err(self.fault("error", "redis", reason));
+            }
             if let Some((what, reason)) = alike::difference(&answered, &other) {
                 return Err(self.fault("alike", &what, reason));
             }
