@@ -14,8 +14,8 @@ use crate::shares::{CallerTurns, Turn};
 /// About the most checks in a turn. A worker needs some tenths of a millisecond for them.
 pub(super) const PART: usize = 128;
 
-/// The weight of any other operation, and of a check that is not simple, in simple checks. Those of
-/// several keys share a script call, and each of the others has one of its own.
+/// The weight of any other operation, and of a check that is not simple, in simple checks. Simple
+/// checks of several keys share a script call, and each of the others has one of its own.
 pub(super) const OPERATION: usize = 4;
 
 /// Parts of one batch that have a turn, or wait for one.

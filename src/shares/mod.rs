@@ -89,7 +89,7 @@ impl<K: Hash + Eq> Drop for Share<K> {
 #[derive(Debug)]
 struct Counts<K> {
     size: usize,
-    /// Of all holders. The last of each may exceed the size.
+    /// The number of all holders. The last thing of each may exceed the size.
     taken: usize,
     by_holder: HashMap<K, usize>,
 }

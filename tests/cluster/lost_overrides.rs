@@ -117,20 +117,20 @@ fn idle_node_asks_each_part_twice_a_second_once_there_are_overrides() {
             .for_each(|number| add_calls(&mut cluster.connection(*number), &mut calls));
         ["hget", "time", "eval"].map(|name| calls.get(name).copied().unwrap_or_default())
     };
-    let counted = || {
+    let counted = |most: [u64; 2]| {
         let before = calls();
         let since = Instant::now();
         wait_until("four seconds have passed", || since.elapsed() > Duration::from_secs(4));
         let after = calls();
-        [0, 1, 2].map(|name: usize| (after[name] - before[name]) / 4)
+        let each = [0, 1, 2].map(|name: usize| (after[name] - before[name]) / 4);
+        // TIME also measures the clocks, and the scripts ask for it.
+        println!("hget, time and eval a second: {each:?}");
+        each[0] <= most[0] && each[2] <= most[1]
     };
     let started = calls()[0];
     wait_until("the node has started", || calls()[0] > started + 10);
-    let unused = counted();
+    // On a busy machine the node reads the parts for some seconds.
+    wait_until("the node is quiet without overrides", || counted([15, 3]));
     change(&node, "PUT", "q", &json!({"match": {"key": "k"}, "deny": true}));
-    let used = counted();
-    println!("hget, time and eval a second: {unused:?} without overrides, {used:?} with");
-    // TIME also measures the clocks, and the scripts ask for it.
-    assert!(unused[0] <= 15 && unused[2] <= 3, "{unused:?}");
-    assert!(used[0] <= 160 && used[2] <= 16, "{used:?}");
+    wait_until("the node is quiet with overrides", || counted([160, 16]));
 }

@@ -95,16 +95,20 @@ async fn killed_service_follows_failure_mode_deny() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frozen_store_is_answered_before_envoy_gives_up() {
-    // The promise holds for an idle machine, which a test may not have.
-    let (requests, percent) = if chaos::strict() { (1000, 99) } else { (150, 75) };
+    // Times that need an idle machine, which a test may not have, and the printed ones: Envoy's own
+    // timeout, and the deadline of the node.
+    let (requests, envoys, own) = match chaos::strict() {
+        true => (1000, "", "15ms"),
+        false => (100, "                      timeout: 0.1s\n", "80ms"),
+    };
     let server = Server::start();
     let seeds = [server.url()];
-    let (node, _folder) = node_on(&seeds, &[("  deadline: 80ms\n", "  deadline: 15ms\n")]);
+    let (node, _folder) = node_on(&seeds, &[("  deadline: 80ms\n", &format!("  deadline: {own}\n"))]);
     let service = address(&node);
     let backend = Backend::start().await;
-    // Envoy's own timeout is 20 ms.
+    // Without a line Envoy's own timeout is 20 ms.
     let changes =
-        [("                      timeout: 0.1s\n", ""), ("failure_mode_deny: true", "failure_mode_deny: false")];
+        [("                      timeout: 0.1s\n", envoys), ("failure_mode_deny: true", "failure_mode_deny: false")];
     let envoy = Envoy::start([&service, &service], &backend, &changes);
     assert_eq!(envoy.get("/", &unique("user")).status, 200);
     server.freeze();
@@ -118,7 +122,7 @@ async fn frozen_store_is_answered_before_envoy_gives_up() {
     }
     server.thaw();
     println!("{denied} of {requests} are answered by the policy");
-    assert!(denied * 100 >= requests * percent, "{denied} of {requests}");
+    assert!(denied * 100 >= requests * 90, "{denied} of {requests}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -223,7 +223,7 @@ fn hello_switches_between_the_versions() {
 #[test]
 fn policy_checks_answer_in_milliseconds() {
     let door = door(
-        "policies: {p: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 2}], wait: {}, \
+        "policies: {p: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 2}], wait: {queue: 9}, \
          deny: {keys: [mallory]}, allow: {keys: [root]}}}",
     );
     let mut connection = door.connect();

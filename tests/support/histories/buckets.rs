@@ -12,6 +12,7 @@ use tollgate::store::Work;
 
 use super::book::{Book, Charge};
 use super::engine::Call;
+use super::line;
 
 /// A debt below this many units may be a rounding of the store, which takes over a 64th of a unit.
 const ROUNDING: f64 = 1.0 / 16.0;
@@ -59,6 +60,9 @@ impl Columns {
             let charge = &book.charges[place];
             let columns = self.matched(book, &charge.quotas, call.now);
             for (quota, column) in columns.into_iter().enumerate() {
+                if line::started(call).is_some() {
+                    self.columns[column].in_order(book, charge, call.now)?;
+                }
                 self.columns[column].charges.push((place, quota));
                 let is_back = book.stepped_back && self.columns[column].rates.len() > 1;
                 if !charge.is_drained && charge.parts[quota] > 0 && !self.is_uncertain && !is_back {
@@ -75,8 +79,14 @@ impl Columns {
         if rates.len() < quotas.len() {
             return Vec::new();
         }
-        let debts: Vec<f64> = self.columns.iter().map(|column| column.debt(book, now)).collect();
-        self.is_uncertain |= self.columns.len() > 1 && debts.iter().any(|debt| *debt > 0.0 && *debt < ROUNDING);
+        let debts: Vec<f64> = self.columns.iter().map(|column| column.debt(book, now, column.rate)).collect();
+        let rounded = |debt: &f64| *debt > 0.0 && *debt < ROUNDING;
+        // A former rate may have repaid the debt that another one took over, or not yet.
+        let differs = |(column, debt): (&Column, &f64)| {
+            column.rates.iter().any(|rate| (column.debt(book, now, *rate) > 0.0) != (*debt > 0.0))
+        };
+        self.is_uncertain |=
+            self.columns.len() > 1 && (debts.iter().any(rounded) || self.columns.iter().zip(&debts).any(differs));
         if debts.iter().all(|debt| *debt <= 0.0) {
             // Nothing is left of a key whose buckets are all full.
             self.columns.clear();
@@ -157,9 +167,19 @@ impl Column {
         log.into_iter().map(|(_, at, units, is_drained)| (at, units, is_drained)).collect()
     }
 
-    /// Units that the bucket owes by its rate.
-    fn debt(&self, book: &Book, now: Micros) -> f64 {
-        let per_us = self.rate.units.get() as f64 / self.rate.per as f64;
+    /// Nothing starts before a place that is held. Plans whose buckets all owe have lines of their own
+    /// (docs/guarantees.md, Starts in line).
+    fn in_order(&self, book: &Book, charge: &Charge, now: Micros) -> Result<(), String> {
+        let held = self.charges.iter().map(|(place, _)| &book.charges[*place]).filter(|before| before.is_held(now));
+        match held.map(|before| before.at).max().filter(|held| *held > charge.at) {
+            Some(held) => Err(format!("starts {} us before a place that is held", held - charge.at)),
+            None => Ok(()),
+        }
+    }
+
+    /// Units that the bucket owes by a rate.
+    fn debt(&self, book: &Book, now: Micros, rate: Rate) -> f64 {
+        let per_us = rate.units.get() as f64 / rate.per as f64;
         let (mut debt, mut since) = (0.0_f64, 0);
         for (at, units, _) in self.log(book) {
             debt = (debt - per_us * at.saturating_sub(since) as f64).max(0.0) + units as f64;
