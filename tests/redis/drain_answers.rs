@@ -17,7 +17,7 @@ const POLICIES: &str = "policies:
   shadow: {quotas: [100 per 1h], shadow: true}
   lists: {quotas: [100 per 1h], deny: {keys: [mallory]}, allow: {keys: [vip]}}
   inline: {quotas: [1 per 1h], inline: true}
-  tokens-in-order: {quotas: [1000 per 1h]}
+  tokens-in-order: {quotas: [1000 per 1h], timeout: 5s}
 ";
 
 fn drain(node: &Node, policy: &str, key: &str, cost: u64) -> Value {

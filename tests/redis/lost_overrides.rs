@@ -277,8 +277,7 @@ fn another_registry_gets_nothing_and_health_says_so() {
     // The entries stay in force here, and nothing is written there.
     assert_eq!((decides(&node, "q", "k0"), decides(&node, "q", "k1")), (json!("deny"), json!("deny")));
     assert_eq!(records(&other), before);
-    let metrics = node.metrics();
-    assert!(metrics.contains("tollgate_overrides_lost{policy=\"q\"} 2"), "{metrics}");
+    wait_until("the metric counts both", || node.metrics().contains("tollgate_overrides_lost{policy=\"q\"} 2"));
     // Changes reach the registry that is there, and end the doubt.
     change(&node, "DELETE", "q", &json!({"match": {"key": "k1"}}));
     put(&node, "k0", &json!({"plan": "pro"}));
