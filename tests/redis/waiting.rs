@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use crate::support::dice::Dice;
 use crate::support::redis::Server;
 use crate::support::stores::{ask, on_memory_and_redis};
-use crate::support::{Node, config_on, unique, wait_until};
+use crate::support::{Node, config_on, node_with, unique, wait_until};
 
 const POLICIES: &str = "
 policies:
@@ -18,6 +19,7 @@ policies:
   listed: {algorithm: token-bucket, quotas: [{rate: 1 per 10s, burst: 1}], allow: {keys: [root]}, deny: {keys: [mallory]}, wait: {}}
   leased: {algorithm: token-bucket, quotas: [{rate: 1000 per 1s, burst: 1000}], lease: {span: 10ms}}
   window: {quotas: [1 per 1h]}
+  crowd: {algorithm: token-bucket, quotas: [{rate: 10 per 1s, burst: 1}], wait: {queue: 10000}, timeout: 5s}
   jobs:
     algorithm: token-bucket
     wait: {queue: 1000}
@@ -301,4 +303,108 @@ fn starts_through_two_nodes_keep_the_rate() {
     let length = starts[starts.len() - 1] - starts[0];
     let ideal = 5000 * (CALLERS * CHECKS - 5) as u64;
     assert!(length <= ideal + 1000 + 2 * spread, "{length} us instead of {ideal}");
+}
+
+/// A pool of workers stops. All but one leave, in three orders, from one caller or four, through one
+/// node or two.
+#[test]
+fn mass_leave_ends_the_line_at_the_last_place_held() {
+    let server = Server::start();
+    let on_redis = [(); 2].map(|()| Node::with_config(config_on(&[server.url()], POLICIES)));
+    let embedded = [node_with(POLICIES)];
+    for (nodes, callers) in
+        [(&embedded[..], 1), (&embedded[..], 4), (&on_redis[..1], 1), (&on_redis[..1], 4), (&on_redis[..], 4)]
+    {
+        for order in ["oldest first", "newest first", "random"] {
+            let crowd = Crowd::new(nodes, 200);
+            let stays = 119;
+            let mut leavers: Vec<usize> = (0..200).filter(|place| *place != stays).collect();
+            match order {
+                "newest first" => leavers.reverse(),
+                "random" => shuffle(&mut leavers),
+                _ => {}
+            }
+            crowd.leave(&leavers, callers);
+            let told = format!("{order}, {callers} callers, {} nodes", nodes.len());
+            let before = crowd.start(&format!("{stays}"));
+            let next = crowd.start("next");
+            let after = crowd.start(&format!("{stays}"));
+            assert!((after..=before + 200).contains(&next), "{told}: {next} behind {before}");
+            // Nobody stands in line any more.
+            crowd.leave_through(0, "next");
+            crowd.leave(&[stays], 1);
+            let alone = crowd.start("alone");
+            assert!(alone <= 200, "{told}: {alone} in a line of nobody");
+        }
+    }
+}
+
+/// The state of the key has the same size whatever the line, and each place a record of its own.
+#[test]
+fn long_line_of_leavers_keeps_bounded_memory() {
+    let server = Server::start();
+    let nodes = [Node::with_config(config_on(&[server.url()], POLICIES))];
+    let crowd = Crowd::new(&nodes, 10_000);
+    let mut leavers: Vec<usize> = (0..10_000).collect();
+    shuffle(&mut leavers);
+    let mut connection = server.connection().unwrap();
+    let mut sizes = || {
+        let keys: Vec<Vec<u8>> = ::redis::cmd("KEYS").arg(format!("*{}:*", crowd.key)).query(&mut connection).unwrap();
+        let size = |key: &Vec<u8>| -> u64 {
+            ::redis::cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0).query(&mut connection).unwrap()
+        };
+        let mut sizes: Vec<u64> = keys.iter().map(size).collect();
+        sizes.sort_unstable();
+        sizes
+    };
+    let standing = sizes();
+    crowd.leave(&leavers[..9000], 4);
+    let left = sizes();
+    let told = |sizes: &[u64]| format!("{} keys of {} to {} bytes", sizes.len(), sizes[0], sizes[sizes.len() - 1]);
+    println!("10,000 places: {}; 9,000 have left: {}", told(&standing), told(&left));
+    for sizes in [standing, left] {
+        assert!(sizes.len() <= 10_001 && sizes[sizes.len() - 1] <= 512, "{}", told(&sizes));
+    }
+}
+
+fn shuffle(places: &mut [usize]) {
+    let mut dice = Dice::new(7);
+    places.sort_by_cached_key(|_| dice.number());
+}
+
+/// Callers who wait under one key, named by their places.
+struct Crowd<'a> {
+    nodes: &'a [Node],
+    key: String,
+}
+
+impl<'a> Crowd<'a> {
+    fn new(nodes: &'a [Node], places: usize) -> Self {
+        let crowd = Self { nodes, key: unique("crowd") };
+        (0..places).for_each(|place| _ = crowd.start(&place.to_string()));
+        crowd
+    }
+
+    /// ms until the start of the caller's check.
+    fn start(&self, name: &str) -> u64 {
+        let check = json!({"policy": "crowd", "key": self.key, "id": name, "wait_ms": 1_200_000});
+        start(&ask(&self.nodes[0], &check))
+    }
+
+    fn leave(&self, places: &[usize], callers: usize) {
+        std::thread::scope(|scope| {
+            for caller in 0..callers {
+                scope.spawn(move || {
+                    let own = places.iter().skip(caller).step_by(callers);
+                    own.for_each(|place| self.leave_through(caller, &place.to_string()));
+                });
+            }
+        });
+    }
+
+    fn leave_through(&self, caller: usize, name: &str) {
+        let node = &self.nodes[caller % self.nodes.len()];
+        let answer = node.post("/v1/refund", &json!({"policy": "crowd", "key": self.key, "id": name}));
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
 }
