@@ -37,7 +37,7 @@ pub(super) async fn respond(
     body: impl JsonBody,
 ) -> Result<Response, Problem> {
     let (check, denied) = read(node, head, body, MAX_BYTES, parse::check, query::deny_status).await?;
-    rights.policy(node, &check.policy)?;
+    rights.check(node, &check)?;
     let decision = node.engine.check(&check).await.map_err(|error| node.refused(&error))?;
     let mut response = answer::decision(&check.key, &decision, |_| {});
     if !decision.allowed {
@@ -69,7 +69,7 @@ pub(super) async fn batch(Routed { node, rights, head, body }: Routed) -> Result
     if !node.load.expects_room_for(items.len() * answer::USUAL_BYTES) {
         return Err(refuse_unread(&node.load));
     }
-    let permitted = |check: Check| rights.policy(&node, &check.policy).map(|()| check);
+    let permitted = |check: Check| rights.check(&node, &check).map(|()| check);
     let items = items.into_iter().map(|item| item.and_then(permitted)).collect();
     Ok(answer_each(&node, items).await)
 }

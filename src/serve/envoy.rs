@@ -131,7 +131,7 @@ impl RateLimitService {
         let permitted = running.access.permit(Need::Check, (Door::Envoy, self.reach), find);
         let Some(token) = permitted.map_err(|rejected| self.refuse(&rejected))? else { return Ok(None) };
         traces::called_by(&token.name);
-        Ok(token.policies.is_some().then(|| token.clone()))
+        Ok(token.is_bounded().then(|| token.clone()))
     }
 
     /// Counts the rejection.
