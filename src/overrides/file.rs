@@ -157,7 +157,7 @@ impl OverridesFile {
 
 /// Puts what a store has of a name into force. An entry whose time is over has ended.
 pub(super) fn apply(map: &Map, name: &Name, version: u64, stored: Option<Stored>, now: Micros) {
-    let terms = |policy: &str, written| map.terms(policy, written);
+    let terms = |policy: &str, limits| map.terms(policy, limits);
     let next = stored.map(|stored| stored.entry(name.clone(), terms));
     map.apply(name, version, next.filter(|entry: &Entry| entry.expires_at > now));
 }
