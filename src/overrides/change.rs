@@ -7,7 +7,7 @@ use super::audit::{AuditEntry, Kind, Note};
 use super::entry::{Body, Entry, Grant, Limits, Name, Stored};
 use super::follow::{Followed, stored};
 use super::part::apply;
-use super::{Keeper, MAX_ENTRIES, Overrides, lock};
+use super::{Keeper, MAX_ENTRIES, Overrides};
 use crate::clock::unix_micros;
 use crate::config::inline::{self, QuotaFault};
 use crate::limit::policy::{Listed, Policy};
@@ -151,7 +151,13 @@ impl Overrides {
             let write = Write { name: &name, next, expected, by: &put.by, reason: put.reason.as_deref() };
             match self.write(write).await {
                 Err(ChangeError::Stale(_)) if put.if_version.is_none() => {}
-                written => return written.map(|changed| Changed { warnings, ..changed }),
+                written => {
+                    let with = |mut changed: Changed| {
+                        changed.warnings.append(&mut warnings);
+                        changed
+                    };
+                    return written.map(with);
+                }
             }
         }
         Err(ChangeError::Unavailable("others change the override all the time: send the call again".to_owned()))
@@ -264,8 +270,9 @@ impl Overrides {
         by: String,
         reason: Option<String>,
     ) -> Result<Changed, ChangeError> {
-        let Some(Keeper::File(file)) = self.keeper.get() else { return Err(ChangeError::NoKeeper) };
-        let mut file = lock(file);
+        let Some(Keeper::File(kept)) = self.keeper.get() else { return Err(ChangeError::NoKeeper) };
+        let unwritable = |error: std::io::Error| ChangeError::Unavailable(error.to_string());
+        let mut file = kept.whole(&self.map).map_err(unwritable)?;
         let now = unix_micros();
         let _ = self.map.expire(now, |_| now);
         let before = self.map.get(name);
@@ -286,8 +293,7 @@ impl Overrides {
         });
         let note = note_of(name, by, reason).entry(version, now);
         let entry = AuditEntry { before: before.as_deref().map(Stored::from), after: after.clone(), ..note };
-        file.write(entry.clone(), &self.map, now)
-            .map_err(|error| ChangeError::Unavailable(error.to_string()))?;
+        file.write(entry.clone(), &self.map, now).map_err(unwritable)?;
         entry.log();
         let terms = |policy: &str, limits| self.map.terms(policy, limits);
         let entry = after.map(|stored| stored.entry(name.clone(), terms));
