@@ -253,7 +253,8 @@ impl Overrides {
             RecordWritten::Done { version, at, before, after } => {
                 let note = note_of(name, by.to_owned(), reason.map(Into::into)).entry(version, at);
                 AuditEntry { before: stored(&before), after: stored(&after), ..note }.log();
-                Ok(Changed { entry: entry(&after), existed: !before.is_empty() || known > 0, warnings: Vec::new() })
+                let warnings = if after.is_empty() { Vec::new() } else { followed.doubts() };
+                Ok(Changed { entry: entry(&after), existed: !before.is_empty() || known > 0, warnings })
             }
             RecordWritten::Stale(present) => Err(ChangeError::Stale(entry(&present).map(Arc::new))),
             RecordWritten::Full => Err(ChangeError::Full),
