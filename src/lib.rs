@@ -111,6 +111,8 @@ pub mod store;
 
 pub mod access;
 
+pub mod shares;
+
 pub mod config;
 
 pub mod overrides;

@@ -18,6 +18,7 @@ use crate::config::{
 use crate::engine::{Changes, Engine, Kind, Note};
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 use crate::telemetry::instrument::Count;
+use crate::telemetry::limiter::Limiter;
 
 mod watch;
 
@@ -26,6 +27,9 @@ const ENDS_SOON: Micros = 3 * 86_400 * MICROS_PER_SECOND;
 
 /// The reason of a reload by a control plane, for the log.
 const RECEIVED: &str = "the control plane has sent rules";
+
+/// Log lines about accepted sets of a control plane, and about rejected ones, in ten seconds.
+const LINES: u64 = 10;
 
 /// The author of reloads that no call asks for, in the audit.
 pub const ON_NODE: &str = "the machine of the node";
@@ -52,6 +56,9 @@ pub struct Reloader {
     /// The rules of a control plane that are in force.
     received: ArcSwapOption<RuleSet>,
     loads: Loads,
+    /// Limit the log lines about the sets of a control plane.
+    acceptances: Limiter,
+    refusals: Limiter,
 }
 
 /// How often a configuration was loaded, and how often it had faults.
@@ -135,6 +142,8 @@ impl Reloader {
             warnings: ArcSwap::from_pointee(started.warnings.clone()),
             received: ArcSwapOption::empty(),
             loads,
+            acceptances: Limiter::of(LINES),
+            refusals: Limiter::of(LINES),
             started,
         }
     }
@@ -221,8 +230,13 @@ impl Reloader {
                 let told: Vec<Fault> = faults.iter().cloned().collect();
                 // The watcher retries an unreadable file at each look, so this logs each fault
                 // once.
-                if why != watch::WHY || !faults.is_unread() || self.last.load().faults != told {
-                    tracing::error!(why, %faults, "the configuration has faults: the running policies stay in force");
+                if (why != watch::WHY || !faults.is_unread() || self.last.load().faults != told)
+                    && let Some(suppressed) = self.may_log(why, &self.refusals)
+                {
+                    tracing::error!(
+                        why, %faults, suppressed,
+                        "the configuration has faults: the running policies stay in force"
+                    );
                 }
                 self.last.rcu(|last| LastReload { tried_at: now, faults: told.clone(), ..LastReload::clone(last) });
                 Err(ReloadError::Faults(faults))
@@ -285,19 +299,28 @@ impl Reloader {
         let changes = self.engine.replace(next);
         self.last.store(Arc::new(LastReload::success(at, restart_needed.clone())));
         let names = |names: &[String]| names.join(",");
-        tracing::info!(
-            why,
-            version,
-            added = names(&changes.added),
-            changed = names(&changes.changed),
-            removed = names(&changes.removed),
-            settings = settings.join(","),
-            "the configuration was loaded again"
-        );
+        if let Some(suppressed) = self.may_log(why, &self.acceptances) {
+            tracing::info!(
+                why,
+                version,
+                added = names(&changes.added),
+                changed = names(&changes.changed),
+                removed = names(&changes.removed),
+                settings = settings.join(","),
+                suppressed,
+                "the configuration was loaded again"
+            );
+        }
         if !restart_needed.is_empty() {
             tracing::warn!(settings = restart_needed.join(","), "these settings have changed and need a restart");
         }
         Reloaded { changes, settings, restart_needed }
+    }
+
+    /// Whether a load has its line in the log, and how many had none before it. A control plane may
+    /// send any number of sets.
+    fn may_log(&self, why: &str, lines: &Limiter) -> Option<u64> {
+        if why == RECEIVED { lines.pass(unix_micros()) } else { Some(0) }
     }
 
     /// The files as they are now. A blocking thread looks at them, so a file system that hangs

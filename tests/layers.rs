@@ -22,6 +22,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ("workers", &["limit::time", "clock"]),
     // Tokens and the operations that they permit, until their end.
     ("access", &["limit::time", "clock::unix_micros"]),
+    // Divides what callers share.
+    ("shares", &["access::TokenHash"]),
     // Resolves text into policies of the core and the tokens of callers.
     ("config", &["limit", "access", "timeouts"]),
     // Collects and exposes counts and times of the other modules; imports none of them.
@@ -49,11 +51,19 @@ const MODULES: &[(&str, &[&str])] = &[
     // Learns from the store's answers; never calls the store.
     ("prefilter", &["limit", "telemetry::instrument", "store::Generations", "store::Taken"]),
     // Sends notices of the engine's decisions; asks nobody.
-    ("notices", &["limit", "clock::Clock", "telemetry::limiter"]),
+    ("notices", &["limit", "clock::Clock", "shares", "telemetry::limiter"]),
     // The limits that operators change at run time, in memory and at their keeper.
     (
         "overrides",
-        &["limit", "clock", "config::Policies", "config::inline", "store::StoreError", "store::redis"],
+        &[
+            "limit",
+            "clock",
+            "config::Policies",
+            "config::inline",
+            "store::StoreError",
+            "store::redis",
+            "telemetry::limiter",
+        ],
     ),
     // The path of a check through the pre-filter and the store, by the policies in force. It parses
     // the quotas of a request as the configuration parses its own.
@@ -65,6 +75,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "clock::Clock",
             "clock::LeaseInstant",
             "deadline",
+            "shares",
             "timeouts",
             "config::Policies",
             "config::Running",
@@ -78,21 +89,40 @@ const MODULES: &[(&str, &[&str])] = &[
         ],
     ),
     // Reads the configuration again and applies it.
-    ("reload", &["access::Access", "limit::time", "clock", "config", "telemetry::instrument", "engine"]),
+    ("reload", &["access::Access", "limit::time", "clock", "config", "telemetry", "engine"]),
     // Bounds the memory and the time that callers take.
-    ("load", &["access::TokenHash", "workers::cores"]),
+    ("load", &["access::TokenHash", "shares", "workers::cores"]),
     // The state that all doors share: the load, the refusals, the phase.
-    ("node", &["access", "limit::time", "clock::Clock", "engine", "reload", "telemetry", "load"]),
+    (
+        "node",
+        &["access", "shares", "limit::time", "clock::Clock", "engine", "reload", "telemetry", "load"],
+    ),
     // Renders the rate limit fields, for all doors.
     ("fields", &["limit", "engine::Decision"]),
     // Maps the requests of other protocols to checks.
-    ("gateway", &["access", "limit", "config", "telemetry::traces", "engine", "fields", "reload", "node"]),
+    (
+        "gateway",
+        &[
+            "access",
+            "shares",
+            "limit",
+            "clock::Clock",
+            "config",
+            "telemetry::limiter",
+            "telemetry::traces",
+            "engine",
+            "fields",
+            "reload",
+            "node",
+        ],
+    ),
     // Parses, calls the engine and renders. The other types are results of the engine and of a
     // reload.
     (
         "http",
         &[
             "access",
+            "shares",
             "limit",
             "clock::Clock",
             "clock::unix_micros",
@@ -118,6 +148,7 @@ const MODULES: &[(&str, &[&str])] = &[
         "serve",
         &[
             "access",
+            "shares",
             "load",
             "node",
             "limit",
@@ -131,6 +162,7 @@ const MODULES: &[(&str, &[&str])] = &[
             "reload",
             "http",
             "gateway",
+            "shares",
             "workers",
         ],
     ),
@@ -173,6 +205,7 @@ const CRATES: &[(&str, &[&str])] = &[
         &[
             "deadline",
             "workers",
+            "shares",
             "telemetry",
             "store",
             "notices",

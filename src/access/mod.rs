@@ -50,6 +50,8 @@ pub enum Need {
     Check,
     /// That of a check, or of an operator.
     Refund,
+    /// The same, but no page in a browser without a token: it frees the place of another caller.
+    Settle,
     /// The counts of a key. Without tokens open like checks.
     Usage,
     /// All else that changes nothing. Without tokens open only on loopback.
@@ -65,7 +67,7 @@ impl Need {
             Self::Nothing | Self::Known => &[],
             Self::Metrics => &[Scope::Read, Scope::Metrics],
             Self::Check => &[Scope::Check],
-            Self::Refund => &[Scope::Check, Scope::Operate],
+            Self::Refund | Self::Settle => &[Scope::Check, Scope::Operate],
             Self::Usage | Self::Read => &[Scope::Read],
             Self::Operate => &[Scope::Operate],
             Self::Admin => &[Scope::Admin],
@@ -178,7 +180,7 @@ impl Access {
         match need {
             Need::Nothing => true,
             Need::Metrics => !self.lists(Scope::Metrics) && (is_local || self.allow_anonymous && !reads_ask),
-            Need::Known | Need::Check | Need::Refund => is_anonymous && !self.lists(Scope::Check),
+            Need::Known | Need::Check | Need::Refund | Need::Settle => is_anonymous && !self.lists(Scope::Check),
             Need::Usage => is_anonymous && !reads_ask,
             Need::Read => is_local && !reads_ask,
             Need::Operate | Need::Admin => is_local && self.tokens.is_empty(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::limit::calendar::UTC;
 use crate::limit::key::KeyType;
 use crate::limit::policy::{Algorithm, Durability, OnStoreFailure, Options, Policy};
-use crate::limit::quota::{Anchor, Rule};
+use crate::limit::quota::{Anchor, MAX_UNITS, Rule};
 use crate::limit::ticks::Ticks;
 
 use super::candidate;
@@ -56,7 +56,8 @@ pub(super) fn policy(member: &Member, defaults: Defaults) -> Option<Policy> {
     let timeout = section.read_or(&store::TIMEOUT, defaults.timeout);
     let lists = lists::lists(&section, key_type.unwrap_or_default(), form);
     let lease = lease::spec(&section, defaults.nodes);
-    let queue = section.member("wait").and_then(|node| queue(node, algorithm, section.member("lease").is_some()));
+    let wait = section.member("wait");
+    let queue = wait.and_then(|node| queue(node, algorithm, section.member("lease").is_some()));
     let hold = hold::hold(&section);
     let candidate = candidate::quotas(&section, form, ticks);
     let needs_zone = zone::is_needed(form, quotas.as_deref())
@@ -69,6 +70,7 @@ pub(super) fn policy(member: &Member, defaults: Defaults) -> Option<Policy> {
         shadow: section.read(&SHADOW),
         inline: section.read(&INLINE),
         zone: form.zone(),
+        waits: wait.is_some(),
         queue,
         notify: notify::notify(&section),
         hold,
@@ -125,7 +127,7 @@ fn on_store_failure(node: Option<&Node>, durability: Option<Durability>) -> Opti
     Some(mode)
 }
 
-/// The most units in line. Only a token bucket has one.
+/// The most units in line, if they are given. Only a token bucket has a line.
 fn queue(node: &Node, algorithm: Option<Algorithm>, has_lease: bool) -> Option<u64> {
     if has_lease {
         node.note(
@@ -136,8 +138,7 @@ fn queue(node: &Node, algorithm: Option<Algorithm>, has_lease: bool) -> Option<u
         node.note("`wait` is for token buckets: add `algorithm: token-bucket`");
     }
     let section = node.section(&wait::SHAPE);
-    section.required("queue", "`wait` needs a `queue`, such as `wait: {queue: 200}`")?;
-    section.checked(&wait::QUEUE)
+    section.member(wait::QUEUE.name)?.integer(1..=MAX_UNITS)
 }
 
 fn key_type(node: &Node) -> Option<KeyType> {

@@ -380,8 +380,8 @@ settings! {
         /// Each node buys units and spends them in its memory ([page](leases.md)). Not with `inline`
         /// or `shared`.
         LEASE = "lease": Own("`{span: ..., nodes: ..., callers: ...}`", "none");
-        /// Bounds the line of checks with `wait_ms` ([page](waiting.md)). Only for `token-bucket`.
-        WAIT = "wait": Own("`{queue: ...}`", "none");
+        /// Checks may wait in line by `wait_ms` ([page](waiting.md)). Only for `token-bucket`.
+        WAIT = "wait": Own("`{queue: ...}`, or `{}`", "none: `wait_ms` above 0 is rejected");
         /// A signed POST for each key that crosses a part of a limit ([page](notices.md)).
         NOTIFY = "notify": Own("`{at: [80, 100], url: ..., secret_file: ...}`", "none");
         /// A check holds its charge, and a place of its key, until it is settled ([page](holds.md)).
@@ -394,7 +394,7 @@ settings! {
 
     wait("", " of a line", "{queue: 200}") {
         /// The most units that the line still has to repay.
-        QUEUE = "queue": Integer(1..=MAX_UNITS, 1);
+        QUEUE = "queue": Own("integer from 1", "what the slowest bucket repays in a minute");
     }
 
     lease("", " of a lease", "{span: auto}") {

@@ -8,6 +8,7 @@ use super::answer::{Answer, missing_answer, only, only_verdict, unexpected_reply
 use super::check::{Resolved, metas};
 use super::{Check, CheckError, Decision, Engine};
 use crate::limit::decision::{Verdict, Wait};
+use crate::limit::line::most;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::time::Micros;
 use crate::store::{Charged, Done, Id, Line, Meta, Over, Subject, Waiting, Work};
@@ -23,6 +24,9 @@ pub(super) fn by_record(charged: Charged, decide: impl FnOnce(&Arc<Policy>, Verd
 /// Why checks of a policy that [may not wait](Policy::may_wait) get no place in line.
 pub(super) fn cannot_wait(policy: &Policy) -> CheckError {
     CheckError::CannotWait(match policy.algorithm {
+        Algorithm::TokenBucket if !policy.options.waits => {
+            "this policy has no line: add `wait: {queue: N}` to it with the most units in line, or leave the wait out"
+        }
         Algorithm::TokenBucket => {
             "nodes spend units of this policy's `lease` locally, in no order: leave the wait out, or use a policy \
              without a lease"
@@ -36,7 +40,7 @@ pub(super) fn cannot_wait(policy: &Policy) -> CheckError {
 
 /// The work of a check with `wait`, us.
 fn waiting_work(resolved: &Resolved, check: &Check, id: Option<&Id>, wait: Micros) -> Work {
-    let line = Line { longest: wait, queue: resolved.subject.policy.options.queue };
+    let line = Line { longest: wait, queue: Some(most(&resolved.subject.policy)) };
     // The record outlives the start: a repetition gets the place, and a refund gives it back.
     let id = id.map(|id| Id { life: Some(id.record_life(&resolved.subject.policy) + wait), ..id.clone() });
     Work::Wait(Box::new(Waiting { cost: check.cost, line, id }))

@@ -230,7 +230,7 @@ impl Engine {
     pub(super) fn refund_candidate(&self, subject: &Subject, refunded: Option<u64>) {
         let Some(candidate) = &subject.policy.options.candidate else { return };
         if let Some(tally) = self.candidates.tally(&subject.policy).filter(|_| refunded != Some(0)) {
-            let work = refunded.map_or(Work::Reset, Work::Refund);
+            let work = refunded.map_or_else(|| Work::Reset(Box::default()), Work::Refund);
             let subject = self.subject(candidate, subject.key.clone());
             self.start(CandidateCall { subject, work, decided: SmallVec::new(), tally });
         }

@@ -20,7 +20,7 @@ use crate::deadline::within;
 use crate::limit::key::Fingerprint;
 use crate::limit::policy::{Listed, Policy};
 use crate::limit::time::{Micros, micros};
-use crate::overrides::{Applied, Brought, Key};
+use crate::overrides::{Applied, Brought, By, Key};
 use crate::prefilter::Question;
 use crate::store::{Done, Id, Meta, Over, StoreError, Subject, Taken, Work};
 use crate::telemetry::traces;
@@ -207,7 +207,10 @@ impl Engine {
         let plan = check.plan.as_deref().map(|name| self.plan(policy, name, check.door)).transpose()?.flatten();
         let named = self.fingerprinter.fingerprint(&policy.name, &key);
         let asked = Key { normalised: &key, written: &check.key, fingerprint: named };
-        let Applied { policy, listed, .. } = self.overrides.applied(policy, asked, Brought { own, plan });
+        let Applied { policy, listed, by } = self.overrides.applied(policy, asked, Brought { own, plan });
+        if matches!(by, By::Entry(_) | By::File(_)) {
+            self.known_logs.note(&policy);
+        }
         if check.wait.is_some() && !policy.may_wait() {
             return Err(cannot_wait(&policy));
         }

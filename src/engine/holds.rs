@@ -12,11 +12,13 @@ use scopeguard::guard;
 use super::answer::{only_verdict, unexpected_reply};
 use super::check::Resolved;
 use super::tally::Operation;
-use super::{CheckError, Decision, Door, Engine};
+use super::{CheckError, Decision, Door, Engine, Kind, Note};
 use crate::limit::hold::{Renewal, Settlement};
-use crate::limit::policy::OnStoreFailure;
-use crate::limit::time::micros;
-use crate::store::{Done, StoreError, Subject, Work};
+use crate::limit::policy::{Algorithm, OnStoreFailure, Policy};
+use crate::limit::quota::Quota;
+use crate::limit::time::{Micros, micros};
+use crate::store::{Done, Id, Over, StoreError, Subject, Work};
+use crate::telemetry::traces::carried;
 
 /// The hold of a check.
 #[derive(Debug, Clone)]
@@ -37,6 +39,15 @@ pub struct SettleResult {
     pub has_expired: bool,
     /// The decision on a check of cost 0 after the settle, or that on the drain of its rest.
     pub decision: Decision,
+}
+
+/// Whether charges of these quotas lie in the counters of the policy, and `by_limits` whether its
+/// limits are theirs, too. Equal bursts and fill times of token buckets have equal rates.
+fn counts_as(policy: &Policy, quotas: &[Quota], by_limits: bool) -> bool {
+    let by_limits = by_limits || policy.algorithm == Algorithm::TokenBucket;
+    let is_same =
+        |(own, other): (&Quota, &Quota)| own.window == other.window && (!by_limits || own.limit == other.limit);
+    policy.quotas.len() == quotas.len() && policy.quotas.iter().zip(quotas).all(is_same)
 }
 
 impl Engine {
@@ -68,6 +79,67 @@ impl Engine {
         }
         self.report(subject, Operation::Settle, result.as_ref().map(|result| &result.decision));
         result
+    }
+
+    /// The key under the plan that the id's check named, whose quotas the answer shows. Its limits also
+    /// bound a settle that `charges_more` than its check, unless an override decides for the key. Asks
+    /// the store until `until` (us), if there are plans.
+    pub(super) async fn subject_of_charge(
+        &self,
+        present: Subject,
+        id: &Arc<str>,
+        until: Micros,
+        charges_more: bool,
+    ) -> Subject {
+        let others: Vec<Arc<Policy>> = {
+            let running = self.running.load();
+            let base = running.policies.by_name.get(&present.policy.name);
+            let plans = base.iter().filter_map(|base| base.options.plans.as_ref()).flat_map(|plans| plans.values());
+            let by_limits = charges_more && base.is_some_and(|base| counts_as(base, &present.policy.quotas, true));
+            let is_other = |other: &&Arc<Policy>| !counts_as(other, &present.policy.quotas, by_limits);
+            plans.chain(base).filter(is_other).cloned().collect()
+        };
+        if others.is_empty() {
+            return present;
+        }
+        // A check of another cost changes nothing, and its answer has the quotas of the record.
+        let look = Work::Once { id: Id { repeated: true, ..id.into() }, cost: 0, over: Over::Deny };
+        let done = self.run_within(&present, look, &[], self.left(until)).await;
+        let Ok(Done::Reused(Some(charged))) = done else { return present };
+        let found = |by_limits| {
+            let mut all = std::iter::once(&present.policy).chain(&others);
+            all.find(|policy| counts_as(policy, &charged.quotas, by_limits)).cloned()
+        };
+        match found(true).or_else(|| found(false)) {
+            Some(policy) => Subject { policy, ..present },
+            None => present,
+        }
+    }
+
+    /// The same for an operator, whose settle is an entry of the audit. The entry follows, although
+    /// the caller may leave.
+    ///
+    /// # Errors
+    /// As [`Engine::settle`].
+    pub async fn settle_by_operator(
+        self: &Arc<Self>,
+        hold: HoldId,
+        cost: Option<u64>,
+        door: Door,
+        by: String,
+    ) -> Result<SettleResult, CheckError> {
+        let engine = self.clone();
+        let settling = tokio::spawn(carried(async move {
+            let settled = engine.settle(&hold, cost, door).await?;
+            if let Some(Settlement { charged, refunded, replayed: false, .. }) = settled.settlement {
+                let reason = Some(format!("{charged} units charged, {refunded} given back: id {}", hold.id));
+                engine.note(Note { reason, ..Note::of_key(Kind::Settle, by, &hold.policy, &hold.key) }).await;
+            }
+            Ok(settled)
+        }));
+        settling
+            .await
+            .unwrap_or_else(|error| Err(CheckError::StoreUnavailable(StoreError::Unknown(error.to_string()))))
     }
 
     /// Ends the lease of a caller. One that is out when `callers` leaves the file still ends.

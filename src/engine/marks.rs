@@ -46,10 +46,11 @@ impl Engine {
         &self.notices
     }
 
-    /// Sends notices, each after its entry in the audit. Returns when there are none any more.
+    /// Sends notices, each after its entry in the audit. Never returns.
     pub async fn deliver_notices(&self) {
-        let Some(mut delivery) = self.notices.delivery() else { return };
-        while let Some(notice) = delivery.next().await {
+        let mut delivery = self.notices.delivery();
+        loop {
+            let notice = delivery.next().await;
             let note = Note::of_key(Kind::Notice, THIS_NODE.to_owned(), &notice.policy, &notice.key);
             let reason = format!("{} % of {}", notice.mark, notice.quota);
             self.note(Note { reason: Some(reason), ..note }).await;

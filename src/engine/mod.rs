@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, Weak};
 
 use arc_swap::{ArcSwap, Guard};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::config::{Policies, Running};
@@ -27,6 +27,7 @@ use crate::notices::Notices;
 use crate::overrides::{Applied, Overrides};
 pub use crate::overrides::{Kind, Note};
 use crate::prefilter::Prefilter;
+use crate::shares::Turns;
 use crate::store::Store;
 use crate::telemetry::reference::ReferenceCounts;
 
@@ -36,9 +37,13 @@ mod alone;
 
 mod batch;
 
+mod turns;
+
 mod multi_check;
 
 mod refunds;
+
+mod known_logs;
 
 mod held;
 
@@ -93,6 +98,7 @@ pub use usage::{TickCounts, Usage};
 use candidates::Candidates;
 use fallback::FallbackStore;
 use inline::InlinePolicies;
+use known_logs::KnownLogs;
 use observed::Observed;
 use tally::Tally;
 
@@ -111,13 +117,14 @@ pub struct Engine {
     candidates: Candidates,
     leases: Leases,
     /// Turns to read the history of a log.
-    histories: Arc<Semaphore>,
+    histories: Turns,
     /// Running multi-key calls. Each has a receiver.
     inflight_multi_key: watch::Sender<()>,
     tally: Tally,
     notices: Notices,
     /// The limits that operators change at run time.
     overrides: Arc<Overrides>,
+    known_logs: KnownLogs,
     reference: ReferenceCounts,
     /// The last 15 minutes, for operators.
     observed: Mutex<Observed>,
@@ -143,11 +150,12 @@ impl Engine {
             running: ArcSwap::from_pointee(running),
             inline: InlinePolicies::default(),
             overrides: Arc::new(Overrides::new(fingerprinter.clone())),
+            known_logs: KnownLogs::default(),
             fingerprinter,
             prefilter,
             store,
             fallback,
-            histories: Arc::new(Semaphore::new(usage::AT_ONCE)),
+            histories: Turns::new(usage::AT_ONCE, usage::MAX_WAITING),
             inflight_multi_key: watch::Sender::default(),
             tally,
             notices: Notices::default(),

@@ -38,6 +38,8 @@ use crate::telemetry::traces;
 
 mod part;
 
+mod sums;
+
 use part::{KeyGroup, Member};
 
 /// Rounds of a call in which it reserves. With more keys, a round has several keys, and two calls
@@ -259,7 +261,9 @@ impl MultiCall {
                 Some(decision) => part.traced(async { Ok(decision) }, |decision| decision).await,
                 None => part.traced(self.peek(part, part.resolved.timeout()), |decision| decision).await,
             });
-            return each(&self.parts, join_all(decided).await);
+            let mut decisions = each(&self.parts, join_all(decided).await)?;
+            self.wait_for_sums(&mut decisions, self.longest(Resolved::timeout)).await;
+            return Ok(decisions);
         }
         let until = self.engine.clock.now() + micros(self.longest(Resolved::timeout));
         // Giving back may take as long as the policies permit, even if the caller waits less.
@@ -275,7 +279,11 @@ impl MultiCall {
         }
         match is_kept {
             true => each(&self.parts, tried.into_iter().map(|tried| Ok(tried?.0)).collect()),
-            false => self.unwind(tried, until).await,
+            false => {
+                let mut decisions = self.unwind(tried, until).await?;
+                self.wait_for_sums(&mut decisions, self.engine.left(until)).await;
+                Ok(decisions)
+            }
         }
     }
 

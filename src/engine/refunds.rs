@@ -12,10 +12,9 @@ use super::check::Resolved;
 use super::tally::Operation;
 use super::{CheckError, Decision, Door, Engine};
 use crate::limit::hold::End;
-use crate::limit::policy::{Algorithm, Policy};
-use crate::limit::quota::Quota;
+
 use crate::limit::time::{Micros, micros};
-use crate::store::{Done, Id, Over, StoreError, Subject, Work};
+use crate::store::{Done, StoreError, Subject, Work};
 use crate::telemetry::traces::{self, Answered};
 
 /// The first and the longest pause before a give-back is retried.
@@ -36,15 +35,6 @@ pub enum Refund {
 pub struct RefundResult {
     pub refunded: u64,
     pub decision: Decision,
-}
-
-/// Whether charges of these quotas lie in the counters of the policy, and `by_limits` whether its
-/// limits are theirs, too. Equal bursts and fill times of token buckets have equal rates.
-fn counts_as(policy: &Policy, quotas: &[Quota], by_limits: bool) -> bool {
-    let by_limits = by_limits || policy.algorithm == Algorithm::TokenBucket;
-    let is_same =
-        |(own, other): (&Quota, &Quota)| own.window == other.window && (!by_limits || own.limit == other.limit);
-    policy.quotas.len() == quotas.len() && policy.quotas.iter().zip(quotas).all(is_same)
 }
 
 impl Engine {
@@ -85,7 +75,8 @@ impl Engine {
     /// # Errors
     /// As [`Engine::refund`].
     pub async fn reset(&self, policy: &str, key: &str, door: Door) -> Result<Decision, CheckError> {
-        Ok(self.refund_and_report(policy, key, Work::Reset, door).await?.decision)
+        let others = self.logs_of(policy);
+        Ok(self.refund_and_report(policy, key, Work::Reset(others), door).await?.decision)
     }
 
     /// Counts the operation, and traces its decision as a check of cost 0. A failure has no
@@ -103,7 +94,7 @@ impl Engine {
             resolved.subject = self.subject_of_charge(resolved.subject, id, until, false).await;
         }
         let subject = &resolved.subject;
-        let is_reset = work == Work::Reset;
+        let is_reset = matches!(work, Work::Reset(_));
         if let (Work::RefundOnce(_), Some(_)) = (&work, subject.policy.options.hold) {
             self.run_locally(subject, &work);
         }
@@ -135,42 +126,6 @@ impl Engine {
         let operation = if is_reset { Operation::Reset } else { Operation::Refund };
         self.report(subject, operation, result.as_ref().map(|result| &result.decision));
         result
-    }
-
-    /// The key under the policy that has the quotas of the id's charge. The check may have named a
-    /// plan with other windows, or an override may have come or gone since. Asks the store until
-    /// `until` (us), if there are such quotas. `charges_more`: the limits matter, too, so that of the
-    /// plan counts unless an override decides for the key.
-    pub(super) async fn subject_of_charge(
-        &self,
-        present: Subject,
-        id: &Arc<str>,
-        until: Micros,
-        charges_more: bool,
-    ) -> Subject {
-        let others: Vec<Arc<Policy>> = {
-            let running = self.running.load();
-            let base = running.policies.by_name.get(&present.policy.name);
-            let plans = base.iter().filter_map(|base| base.options.plans.as_ref()).flat_map(|plans| plans.values());
-            let by_limits = charges_more && base.is_some_and(|base| counts_as(base, &present.policy.quotas, true));
-            let is_other = |other: &&Arc<Policy>| !counts_as(other, &present.policy.quotas, by_limits);
-            plans.chain(base).filter(is_other).cloned().collect()
-        };
-        if others.is_empty() {
-            return present;
-        }
-        // A check of another cost changes nothing, and its answer has the quotas of the record.
-        let look = Work::Once { id: Id { repeated: true, ..id.into() }, cost: 0, over: Over::Deny };
-        let done = self.run_within(&present, look, &[], self.left(until)).await;
-        let Ok(Done::Reused(Some(charged))) = done else { return present };
-        let found = |by_limits| {
-            let mut all = std::iter::once(&present.policy).chain(&others);
-            all.find(|policy| counts_as(policy, &charged.quotas, by_limits)).cloned()
-        };
-        match found(true).or_else(|| found(false)) {
-            Some(policy) => Subject { policy, ..present },
-            None => present,
-        }
     }
 
     /// The time left until an instant, us.

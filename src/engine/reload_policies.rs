@@ -28,6 +28,10 @@ impl Engine {
             redis.set_response_timeout(timeouts::response_timeout(policies.longest_timeout()));
         }
         self.tally.know(policies.by_name.keys().map(String::as_str));
+        for policy in self.policies().by_name.values() {
+            let plans = policy.options.plans.iter().flat_map(|plans| plans.values());
+            plans.chain([policy]).for_each(|policy| self.known_logs.note(policy));
+        }
         self.running.store(Arc::new(next));
         if changes != Changes::default() {
             self.leases.end_all();

@@ -13,12 +13,16 @@ use super::{Check, CheckError, Decision, Engine, History, OpenHold, Source};
 use crate::deadline::within;
 use crate::limit::policy::Algorithm;
 use crate::limit::time::{Micros, micros};
+use crate::shares::Holder;
 use crate::store::{Done, StoreError, Subject, Work};
 use crate::telemetry::traces;
 
 /// Maximum number of logs read at a time. Each stays in memory until it is summed up. A log of
 /// 10,000 entries with metas takes about 3 MB. The longest log takes 31 MB.
 pub(super) const AT_ONCE: usize = 8;
+
+/// Maximum number of reads that wait for a turn.
+pub(super) const MAX_WAITING: usize = 1024;
 
 /// Maximum wait for a turn.
 const TURN: Duration = Duration::from_secs(2);
@@ -46,11 +50,11 @@ pub type TickCounts = Vec<(u64, u64)>;
 impl Engine {
     /// Decides a check without charging it. Also reads the history of its key's sliding log, or the
     /// ticks of its counter. The history contains as much as the store returns within `limit` in
-    /// total.
+    /// total, if `holder` gets a turn.
     ///
     /// # Errors
     /// As [`Engine::check`].
-    pub async fn usage(self: &Arc<Self>, check: &Check, limit: Duration) -> Result<Usage, CheckError> {
+    pub async fn usage(self: &Arc<Self>, check: &Check, limit: Duration, holder: Holder) -> Result<Usage, CheckError> {
         let until = self.clock.now() + micros(limit);
         let resolved = Resolved { operation: Some(Operation::Read), ..self.resolve(check)? };
         // A read of ticks gives no charge of an expired hold back.
@@ -75,7 +79,7 @@ impl Engine {
         };
         // Without the store there is no history, and a second wait is pointless.
         let history = match decision.source {
-            Source::Store => self.history(resolved.subject, until).await,
+            Source::Store => self.history(resolved.subject, until, holder).await,
             _ => None,
         };
         Ok(Usage { decision, history, ticks, holds })
@@ -114,13 +118,13 @@ impl Engine {
     /// The history of a subject's log, read until an instant (us). Returns none if the policy stores
     /// no metas or the store fails. Also returns none without a turn within the policy's timeout, at
     /// most 2 s.
-    async fn history(self: &Arc<Self>, subject: Subject, until: Micros) -> Option<History> {
+    async fn history(self: &Arc<Self>, subject: Subject, until: Micros, holder: Holder) -> Option<History> {
         if !subject.policy.keeps_metas() {
             return None;
         }
         let left = || self.left(until);
         let patience = subject.policy.timeout.min(TURN).min(left());
-        let turn = within(&self.clock, patience, self.histories.clone().acquire_owned()).await?.ok()?;
+        let turn = self.histories.of(holder).within(patience, 1).await?;
         let most = subject.policy.timeout.max(READING).min(left());
         let engine = self.clone();
         let telling = async move {
@@ -184,6 +188,7 @@ mod tests {
     use crate::limit::policy::Policy;
     use crate::limit::quota::{Quota, Rule};
     use crate::prefilter::Prefilter;
+    use crate::shares::Turn;
     use crate::store::{Generations, MemoryStore, Store};
 
     fn engine(timeout: Duration) -> Arc<Engine> {
@@ -217,32 +222,40 @@ mod tests {
         engine.resolve(&check(policy)).unwrap().subject
     }
 
+    fn holder(number: u8) -> Holder {
+        Holder::at(Some([10, 0, 0, number].into()))
+    }
+
+    /// All turns that a holder gets.
+    fn turns(engine: &Engine, holder: Holder) -> Vec<Turn> {
+        std::iter::from_fn(|| engine.histories.of(holder).next(1).now_or_never().flatten()).collect()
+    }
+
     #[tokio::test]
     async fn so_many_are_told_at_once_and_the_next_has_its_turn_after_them() {
         let engine = engine(Duration::from_secs(60));
         assert!(engine.check(&check("log")).await.unwrap().allowed);
-        let mut turns = Vec::new();
-        while let Ok(turn) = engine.histories.clone().try_acquire_owned() {
-            turns.push(turn);
-        }
-        assert_eq!(turns.len(), AT_ONCE);
-        let log = subject(&engine, "log");
-        let mut waiting = Box::pin(engine.history(log.clone(), Micros::MAX));
+        let mut turns = turns(&engine, holder(1));
+        assert_eq!(turns.len(), AT_ONCE / 2);
+        let history = async |number| engine.history(subject(&engine, "log"), Micros::MAX, holder(number)).await;
+        let mut waiting = Box::pin(history(1));
         assert_eq!(waiting.as_mut().now_or_never(), None);
+        assert!(history(2).await.is_some(), "another holder has a share");
         turns.pop();
         let told = waiting.await.unwrap();
         assert_eq!((told.entries.len(), told.top_metas[0].cost), (1, 3));
         // The reader's turn has ended, so the next one gets it.
-        assert!(engine.history(log.clone(), Micros::MAX).await.is_some());
+        assert!(history(1).await.is_some());
     }
 
     #[tokio::test]
     async fn history_without_a_free_turn_is_omitted() {
         let engine = engine(Duration::from_millis(1));
-        let turns = engine.histories.clone().acquire_many_owned(u32::try_from(AT_ONCE).unwrap()).await.unwrap();
-        assert_eq!(engine.history(subject(&engine, "log"), Micros::MAX).await, None);
+        let turns = turns(&engine, holder(1));
+        let history = async |policy| engine.history(subject(&engine, policy), Micros::MAX, holder(1)).await;
+        assert_eq!(history("log").await, None);
         drop(turns);
-        assert!(engine.history(subject(&engine, "log"), Micros::MAX).await.is_some());
-        assert_eq!(engine.history(subject(&engine, "window"), Micros::MAX).await, None);
+        assert!(history("log").await.is_some());
+        assert_eq!(history("window").await, None);
     }
 }

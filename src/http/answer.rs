@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use serde::Serialize;
+use tokio::task::yield_now;
 
 use super::headers;
 use crate::engine::{Binding, Check, Decision, LeaseResult, MultiCheck, RefundResult, SettleResult, Source};
@@ -47,6 +48,24 @@ pub(super) fn of_json(mut bytes: Vec<u8>) -> Response {
     let mut response = Response::new(Body::from(bytes));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+/// Results that one turn of a worker writes, in less than a tenth of a millisecond.
+const PER_TURN: usize = 64;
+
+/// An answer with the results of a batch. Other callers get turns meanwhile.
+pub(super) async fn results<T>(all: impl Iterator<Item = T>, mut write: impl FnMut(T, &mut Object<'_>)) -> Response {
+    let mut body = br#"{"results":"#.to_vec();
+    let mut results = List::open(&mut body);
+    for (place, result) in all.enumerate() {
+        if place % PER_TURN == PER_TURN - 1 {
+            yield_now().await;
+        }
+        results.object(|object| write(result, object));
+    }
+    results.close();
+    body.push(b'}');
+    of_json(body)
 }
 
 /// The decisions of checks that are charged together, with the latest retry time of the denied
@@ -310,22 +329,22 @@ fn push_number(out: &mut Vec<u8>, number: u64) {
 }
 
 /// An array of objects under construction.
-pub(super) struct List<'a> {
+struct List<'a> {
     out: &'a mut Vec<u8>,
     is_empty: bool,
 }
 
 impl<'a> List<'a> {
-    pub(super) fn open(out: &'a mut Vec<u8>) -> Self {
+    fn open(out: &'a mut Vec<u8>) -> Self {
         out.push(b'[');
         Self { out, is_empty: true }
     }
 
-    pub(super) fn close(self) {
+    fn close(self) {
         self.out.push(b']');
     }
 
-    pub(super) fn object(&mut self, write: impl FnOnce(&mut Object<'_>)) {
+    fn object(&mut self, write: impl FnOnce(&mut Object<'_>)) {
         if !std::mem::replace(&mut self.is_empty, false) {
             self.out.push(b',');
         }

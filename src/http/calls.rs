@@ -77,7 +77,7 @@ static CALLS: &[Endpoint] = calls! {
     POST   "/v1/check/all"   Check    Checks   true   check::all;
     POST   "/v1/refund"      Refund   Both     true   check::refund;
     POST   "/v1/lease"       Check    Checks   true   lease::lease;
-    POST   "/v1/settle"      Refund   Both     true   holds::settle;
+    POST   "/v1/settle"      Settle   Both     true   holds::settle;
     POST   "/v1/renew"       Check    Both     true   holds::renew;
     GET    "/v1/usage"       Usage    Both     true   usage::usage;
     DELETE "/v1/usage"       Operate  Admin    true   usage::reset;
@@ -287,7 +287,7 @@ impl Endpoint {
         let fields = ["RequestId"].into_iter().chain(self.span.map(|_| "Traceparent"));
         parameters.extend(fields.map(|name| reference("parameters", name)));
         operation["parameters"] = parameters.into();
-        let is_of_checks = matches!(self.need, Need::Check | Need::Refund | Need::Usage);
+        let is_of_checks = matches!(self.need, Need::Check | Need::Refund | Need::Settle | Need::Usage);
         operation["tags"] = json!([if is_of_checks { "checks" } else { "operators" }]);
         let scopes: Vec<_> = self.need.scopes().iter().map(|scope| scope.name()).collect();
         if !scopes.is_empty() {

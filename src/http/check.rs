@@ -2,18 +2,19 @@
 
 use axum::http::request::Parts;
 use axum::response::Response;
-use tokio::task::yield_now;
 
-use super::answer::{self, List};
+use super::answer;
+use super::head::Denied;
 use super::problem::{self, Problem, Problems, Violations};
 use super::request::body::{self, JsonBody};
 use super::request::refund::{self, RefundRequest};
 use super::request::{explain, parse, query};
 use super::rights::{Rights, Routed};
 use super::shed::{permit, permit_heavy, refuse_unread};
-use crate::access::Scope;
-use crate::engine::{Check, CheckError, Door, Kind, Note, Refund};
+use crate::access::Refused;
+use crate::engine::{Answer, Check, CheckError, Door, Kind, Note, Refund};
 use crate::node::{LIGHT, Load, Node};
+use crate::shares::{CallerTurns, Holder};
 use crate::telemetry::traces::carried;
 
 /// The largest body of any other call, bytes.
@@ -36,9 +37,10 @@ pub(super) async fn respond(
     head: &Parts,
     body: impl JsonBody,
 ) -> Result<Response, Problem> {
-    let (check, denied) = read(node, head, body, MAX_BYTES, parse::check, query::deny_status).await?;
+    let (check, denied) = read(node, rights, head, body, MAX_BYTES, parse::check, query::deny_status).await?;
     rights.check(node, &check)?;
-    let decision = node.engine.check(&check).await.map_err(|error| node.refused(&error))?;
+    let decision = check_one(node, &check, || rights.holder(&head.headers)).await;
+    let decision = decision.map_err(|error| node.refused(&error))?;
     let mut response = answer::decision(&check.key, &decision, |_| {});
     if !decision.allowed {
         *response.status_mut() = denied;
@@ -46,10 +48,20 @@ pub(super) async fn respond(
     Ok(response)
 }
 
-/// Reads the body, up to `most` bytes, and the query of a call. The permit to parse a heavy body
-/// ends here, since a slow store must not refuse calls.
+/// Decides one check, in a crowd in a turn of its caller.
+pub(super) async fn check_one(node: &Node, check: &Check, holder: impl FnOnce() -> Holder) -> Answer {
+    if !node.load.is_crowded() {
+        return node.engine.check(check).await;
+    }
+    let turns = node.load.checks(holder());
+    Box::pin(node.engine.check_in_turn(check, &turns)).await
+}
+
+/// Reads the body, up to `most` bytes, and the query of a call. The turn to parse a heavy body ends
+/// here, since a slow store must not refuse calls.
 pub(super) async fn read<B, Q>(
     node: &Node,
+    rights: &Rights,
     head: &Parts,
     body: impl JsonBody,
     most: usize,
@@ -57,13 +69,14 @@ pub(super) async fn read<B, Q>(
     query: impl FnOnce(Option<&str>) -> Result<Q, Violations>,
 ) -> Result<(B, Q), Problem> {
     let body = body::json(&head.headers, body, most).await?;
-    let _permit = permit(&node.load, body.len()).await?;
+    let _turn = permit(&node.load, body.len(), || rights.holder(&head.headers)).await?;
     problem::both(parse(&body), query(head.uri.query()))
 }
 
 pub(super) async fn batch(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
     let body = body::json(&head.headers, body, MAX_BATCH_BYTES).await?;
-    let items = read_batch(&node.load, &body).await;
+    let holder = rights.holder(&head.headers);
+    let items = read_batch(&node.load, &body, holder).await;
     let (items, ()) = problem::both(items, query::none(head.uri.query()))?;
     drop(body);
     if !node.load.expects_room_for(items.len() * answer::USUAL_BYTES) {
@@ -71,18 +84,18 @@ pub(super) async fn batch(Routed { node, rights, head, body }: Routed) -> Result
     }
     let permitted = |check: Check| rights.check(&node, &check).map(|()| check);
     let items = items.into_iter().map(|item| item.and_then(permitted)).collect();
-    Ok(answer_each(&node, items).await)
+    Ok(answer_each(&node, items, &node.load.checks(holder)).await)
 }
 
 /// Reads the checks of a batch. Parsed checks take ten times the room of their text, so a heavy
-/// batch needs a permit, and so does one with faults. The permit ends here, since a slow store must
-/// not refuse batches.
-async fn read_batch(load: &Load, body: &[u8]) -> Result<Vec<explain::Item>, Problem> {
+/// batch needs a turn, and so does one with faults. The turn ends here, since a slow store must not
+/// refuse batches.
+async fn read_batch(load: &Load, body: &[u8], holder: Holder) -> Result<Vec<explain::Item>, Problem> {
     let is_light = body.len() <= LIGHT && most_checks(body) <= LIGHT_BATCH;
     if is_light && let Some(items) = parse::batch(body) {
         return Ok(items);
     }
-    let _permit = permit_heavy(load).await?;
+    let _turn = permit_heavy(load, holder).await?;
     match parse::batch(body) {
         Some(items) => Ok(items),
         None => explain::batch(body).await,
@@ -95,7 +108,7 @@ fn most_checks(body: &[u8]) -> usize {
 }
 
 pub(super) async fn all(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
-    let (checks, denied) = read(&node, &head, body, MAX_BYTES, parse::all, query::deny_status).await?;
+    let (checks, denied) = read(&node, &rights, &head, body, MAX_BYTES, parse::all, query::deny_status).await?;
     rights.checks(&node, &checks)?;
     let refused = |refusals: Vec<_>| Problem::no_decisions(&refusals, &node.engine.policies());
     let all = node.engine.check_all_or_none(&checks).await.map_err(refused)?;
@@ -107,18 +120,17 @@ pub(super) async fn all(Routed { node, rights, head, body }: Routed) -> Result<R
 }
 
 pub(super) async fn refund(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
-    let (request, ()) = read(&node, &head, body, MAX_BYTES, refund::refund, query::none).await?;
+    let (request, ()) = read(&node, &rights, &head, body, MAX_BYTES, refund::refund, query::none).await?;
     let RefundRequest { policy, key, charge } = request;
     rights.policy(&node, &policy)?;
-    let mut by_operator = rights.token.as_ref().is_some_and(|token| !token.has(Scope::Check));
+    let mut by_operator = rights.is_only_operator();
     if let Refund::Cost(cost) = &charge {
         let most = node.engine.largest_charge(&policy, &key).map_err(|error| node.refused(&error))?;
         if *cost > most {
             by_operator = true;
-            rights.operates(&node, &head.headers).map_err(|rejected| {
-                node.refusals.refused(&rejected, rights.caller);
-                Problem::refund_too_large(most)
-            })?;
+            rights
+                .operates(&node, &head.headers)
+                .map_err(|denied| refund_refused(&node, &rights, &denied, most))?;
         }
     }
     let (engine, author, refunded_key) = (node.engine.clone(), rights.author(), key.clone());
@@ -138,35 +150,34 @@ pub(super) async fn refund(Routed { node, rights, head, body }: Routed) -> Resul
     Ok(answer::refunded(&refunded_key, &refunded.map_err(|error| node.refused(&error))?))
 }
 
-/// Results that one turn of a worker writes, in less than a tenth of a millisecond.
-const PER_TURN: usize = 64;
+/// 403: a refund by cost of more than `most` units.
+fn refund_refused(node: &Node, rights: &Rights, denied: &Denied, most: u64) -> Problem {
+    match denied {
+        Denied::Refused(rejected) => {
+            let refused = rights.refuse(node, rejected);
+            if rejected.reason == Refused::Page { refused } else { Problem::refund_too_large(most) }
+        }
+        Denied::NotFound => Problem::refund_too_large(most),
+    }
+}
 
 /// Decides the well-formed items together, and writes each decision or fault in its item's place.
-async fn answer_each(node: &Node, items: Vec<explain::Item>) -> Response {
+async fn answer_each(node: &Node, items: Vec<explain::Item>, turns: &CallerTurns) -> Response {
     let mut checks: Vec<Check> = Vec::with_capacity(items.len());
     let mut queue = |check| {
         checks.push(check);
         checks.len() - 1
     };
     let items: Vec<Result<usize, Problem>> = items.into_iter().map(|item| item.map(&mut queue)).collect();
-    let decisions = node.engine.check_batch(&checks).await;
+    let decisions = node.engine.check_batch(&checks, turns).await;
     let policies = node.engine.policies();
     let mut problems = Problems::new(&policies, items.iter().filter(|item| item.is_err()).count());
-    let mut body = br#"{"results":"#.to_vec();
-    let mut results = List::open(&mut body);
-    for (place, item) in items.iter().enumerate() {
-        if place % PER_TURN == PER_TURN - 1 {
-            yield_now().await;
-        }
-        results.object(|object| match item {
-            Ok(at) => match &decisions[*at] {
-                Ok(decision) => answer::members(object, &checks[*at].key, decision),
-                Err(error) => object.object("error", |object| problems.of(place, error).write(object)),
-            },
-            Err(problem) => object.object("error", |object| problem.write(object)),
-        });
-    }
-    results.close();
-    body.push(b'}');
-    answer::of_json(body)
+    let written = answer::results(items.iter().enumerate(), |(place, item), object| match item {
+        Ok(at) => match &decisions[*at] {
+            Ok(decision) => answer::members(object, &checks[*at].key, decision),
+            Err(error) => object.object("error", |object| problems.of(place, error).write(object)),
+        },
+        Err(problem) => object.object("error", |object| problem.write(object)),
+    });
+    written.await
 }

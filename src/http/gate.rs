@@ -12,15 +12,17 @@ use axum::response::{IntoResponse, Response};
 use scopeguard::{ScopeGuard, guard};
 
 use super::calls::GATE_PREFIX;
+use super::check::check_one;
 use super::head::{made, only};
 use super::headers;
 use super::problem::{Denial, Problem};
 use crate::access::{Access, Door, Need, Reach, Refused, Rejected, Token};
 use crate::config::Gate;
 use crate::engine::{Check, CheckError, Decision, Engine, Id, MultiCheck, Refund};
-use crate::gateway::forward_auth::{Question, is_trusted, plan};
+use crate::gateway::forward_auth::{Facts, Question, is_trusted, plan};
 use crate::limit::time::{MICROS_PER_SECOND, Micros, micros};
 use crate::node::{Caller, Holdings, Node};
+use crate::shares::Holder;
 use crate::telemetry::traces;
 
 /// The field with the token of a proxy. `Authorization` is the client's own.
@@ -54,6 +56,8 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings:
         headers: &head.headers,
     };
     let plan = plan(gate, &question);
+    // A proxy is not its clients.
+    let holder = || Holder::at(Facts::read(gate, &question).client.ok().or(caller.address));
     let pace = plan.rule.map_or(Duration::ZERO, |rule| rule.pace);
     let checks = match plan.checks {
         Ok(checks) => checks,
@@ -65,7 +69,7 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings:
     if let Some(rejected) = rejected {
         return refuse(&rejected);
     }
-    let decided = match decide(node, holdings, &checks, pace).await {
+    let decided = match decide(node, holdings, holder, &checks, pace).await {
         Ok(decided) => decided,
         Err(error) => return Problem::no_gate_decision(error.as_ref()).into_response(),
     };
@@ -84,6 +88,7 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings:
 async fn decide(
     node: &Node,
     holdings: &Holdings,
+    holder: impl Fn() -> Holder,
     checks: &[Check],
     pace: Duration,
 ) -> Result<MultiCheck, Option<CheckError>> {
@@ -92,13 +97,13 @@ async fn decide(
         [] => Ok(MultiCheck { decisions: Vec::new() }),
         // A lone check needs no reservation.
         [check] => {
-            let permit = (!pace.is_zero()).then(|| node.load.permit_pace()).flatten();
-            let decision = match permit {
-                Some(_permit) => {
+            let place = (!pace.is_zero()).then(|| node.load.pace(holder())).flatten();
+            let decision = match place {
+                Some(_place) => {
                     let _in_line = holdings.wait_in_line();
                     paced(engine, check, micros(pace)).await
                 }
-                None => engine.check(check).await,
+                None => check_one(node, check, holder).await,
             };
             let decision = decision.map_err(Some)?;
             Ok(MultiCheck { decisions: vec![decision] })

@@ -127,7 +127,8 @@ pub(super) fn permit<'a>(
 ) -> Result<Option<&'a Arc<Token>>, Denied> {
     let permit = |need| access.permit(need, from, || access.find(bearer(headers))).map_err(Denied::Refused);
     // Pages do not get what every caller on this machine may read or do.
-    let is_open = |need| matches!(need, Need::Read | Need::Operate | Need::Admin) && access.is_open(need, from.1);
+    let is_closed = |need| matches!(need, Need::Settle | Need::Read | Need::Operate | Need::Admin);
+    let is_open = |need| is_closed(need) && access.is_open(need, from.1);
     match need {
         Some(need) if is_open(need) && is_of_a_page(headers) => match access.has_operators() {
             true => permit(Need::Operate),

@@ -73,5 +73,8 @@ pub(super) fn status(node: &Node, health: &Health) -> &'static str {
 
 fn is_ok(health: &Health) -> bool {
     let Health { shards, slots_without_owner, is_full, reason, .. } = health;
-    shards.iter().all(|shard| shard.up) && *slots_without_owner == 0 && !is_full && reason.is_none()
+    shards.iter().all(|shard| shard.up && shard.reason.is_none())
+        && *slots_without_owner == 0
+        && !is_full
+        && reason.is_none()
 }

@@ -1,7 +1,7 @@
 //! `POST /v1/settle` ends holds, and `POST /v1/renew` extends them.
 
+use axum::http::request::Parts;
 use axum::response::Response;
-use futures_util::future::join_all;
 
 use super::answer::{self, Object};
 use super::check::{MAX_BATCH_BYTES, read};
@@ -9,29 +9,38 @@ use super::problem::{Problem, Problems};
 use super::request::hold::{self, HoldRequest, Holds};
 use super::request::query;
 use super::rights::{Rights, Routed};
-use crate::engine::{CheckError, Door};
+use crate::engine::{CheckError, Door, StoreError};
 use crate::limit::hold::{End, Renewal};
 use crate::limit::time::MICROS_PER_MILLI;
 use crate::node::Node;
 
 pub(super) async fn settle(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
-    let (holds, ()) = read(&node, &head, body, MAX_BATCH_BYTES, hold::settle, query::none).await?;
-    let engine = &node.engine;
-    let settle = |HoldRequest { hold, cost }| async move { engine.settle(&hold, cost, Door::Http).await };
-    answer_each(&node, &rights, holds, settle, answer::settled).await
+    let (holds, ()) = read(&node, &rights, &head, body, MAX_BATCH_BYTES, hold::settle, query::none).await?;
+    let (engine, by) = (&node.engine, rights.is_only_operator().then(|| rights.author()));
+    let settle = |HoldRequest { hold, cost }| {
+        let by = by.clone();
+        async move {
+            match by {
+                None => engine.settle(&hold, cost, Door::Http).await,
+                Some(by) => engine.settle_by_operator(hold, cost, Door::Http, by).await,
+            }
+        }
+    };
+    answer_each(&node, &rights, &head, holds, settle, answer::settled).await
 }
 
 pub(super) async fn renew(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
-    let (holds, ()) = read(&node, &head, body, MAX_BATCH_BYTES, hold::renew, query::none).await?;
+    let (holds, ()) = read(&node, &rights, &head, body, MAX_BATCH_BYTES, hold::renew, query::none).await?;
     let engine = &node.engine;
     let renew = |HoldRequest { hold, .. }| async move { engine.renew(&hold, Door::Http).await };
-    answer_each(&node, &rights, holds, renew, write_renewal).await
+    answer_each(&node, &rights, &head, holds, renew, write_renewal).await
 }
 
 /// Ends or extends each hold, and writes the result. In a list each failure stays with its hold.
 async fn answer_each<R, F: Future<Output = Result<R, CheckError>>>(
     node: &Node,
     rights: &Rights,
+    head: &Parts,
     holds: Holds,
     call: impl Fn(HoldRequest) -> F,
     write: impl Fn(&mut Object<'_>, &R),
@@ -44,15 +53,15 @@ async fn answer_each<R, F: Future<Output = Result<R, CheckError>>>(
         }
         Holds::List(name, list) => (name, list),
     };
-    let results = join_all(list.into_iter().map(call)).await;
-    let policies = node.engine.policies();
+    let (policies, turns) = (node.engine.policies(), node.load.checks(rights.holder(&head.headers)));
+    let late = |_| Err(CheckError::StoreUnavailable(StoreError::QueueFull));
+    let results = node.engine.in_turns(&turns, policies.longest_timeout(), list, call, late).await;
     let mut problems = Problems::new(&policies, 0).in_list(name);
-    Ok(answer::object(|object| {
-        object.list("results", results.iter().enumerate(), |(place, result), object| match result {
-            Ok(result) => write(object, result),
-            Err(error) => object.object("error", |object| problems.of(place, error).write(object)),
-        });
-    }))
+    let written = answer::results(results.iter().enumerate(), |(place, result), object| match result {
+        Ok(result) => write(object, result),
+        Err(error) => object.object("error", |object| problems.of(place, error).write(object)),
+    });
+    Ok(written.await)
 }
 
 fn write_renewal(object: &mut Object<'_>, renewal: &Renewal) {

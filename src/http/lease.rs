@@ -10,7 +10,7 @@ use super::rights::Routed;
 use crate::engine::{Door, LeaseOrder};
 
 pub(super) async fn lease(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
-    let (order, ()) = read(&node, &head, body, MAX_BYTES, request::lease, query::none).await?;
+    let (order, ()) = read(&node, &rights, &head, body, MAX_BYTES, request::lease, query::none).await?;
     rights.policy(&node, &order.policy)?;
     let caller = rights.token.as_ref().map(|token| token.name.as_str().into());
     let order = LeaseOrder { caller, ..order };

@@ -25,7 +25,6 @@ use super::problem::Problem;
 use super::request::query::{self, SHOWN};
 use super::rights::Routed;
 use super::top::{keys, shows_keys, write_consumers, write_denied, write_key};
-use crate::access::TokenHash;
 use crate::clock::unix_micros;
 use crate::engine::snapshot::{ShardState, Snapshot, StoreState};
 use crate::engine::{Kind, Note, ServerInfo, ServerWatch};
@@ -64,10 +63,10 @@ pub(super) async fn live(Routed { node, rights, head, .. }: Routed) -> Result<Re
     // Without admin tokens every caller counts as an operator.
     let is_operator = !access.has_operators() || token.as_ref().is_some_and(|token| token.is_of_operator());
     let name = token.as_ref().map(|token| token.name.clone());
-    let secret = bearer(&head.headers).map(TokenHash::of);
-    let subscriber = Subscriber { in_clear, is_operator, secret, token, access };
+    let holder = rights.holder(&head.headers);
+    let subscriber = Subscriber { in_clear, is_operator, holder, token, access };
     let (load, joined) = (node.load.clone(), node.clone());
-    let joining = load.read(move || joined.watchers.join(subscriber, || first(&joined)));
+    let joining = load.read(holder, move || joined.watchers.join(subscriber, || first(&joined)));
     let ((first, watch), events) = joining.await?.ok_or_else(Problem::too_many_watchers)?;
     let address = rights.caller.address;
     if let Some(name) = name.filter(|name| node.watchers.is_login(name, address, unix_micros())) {

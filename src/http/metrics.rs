@@ -10,12 +10,12 @@ use crate::node::{Node, Present};
 use crate::telemetry::instrument::MICROS;
 use crate::telemetry::metrics::{CONTENT_TYPE, Metrics, Readings, ReferenceMetrics, single, text};
 
-pub(super) async fn metrics(Routed { node, rights, .. }: Routed) -> Result<Response, Problem> {
+pub(super) async fn metrics(Routed { node, rights, head, .. }: Routed) -> Result<Response, Problem> {
     rights.all_policies(&node)?;
     // Thousands of policies or open descriptors take tens of milliseconds, so a blocking thread
     // reads them.
     let load = node.load.clone();
-    let text = load.read(move || text(readings(&node))).await?;
+    let text = load.read(rights.holder(&head.headers), move || text(readings(&node))).await?;
     Ok(([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response())
 }
 

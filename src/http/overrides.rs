@@ -57,7 +57,7 @@ pub(super) async fn put(
 ) -> Result<Response, Problem> {
     rights.policy(&node, &name)?;
     let by = rights.author();
-    let (put, ()) = read(&node, &head, body, MAX_BYTES, |body| overrides::put(body, &by), query::none).await?;
+    let (put, ()) = read(&node, &rights, &head, body, MAX_BYTES, |body| overrides::put(body, &by), query::none).await?;
     let policy = node.policy(&name)?;
     let changed = node.engine.overrides().put(&policy, put).await;
     answered(&node, &policy, changed)
@@ -69,7 +69,8 @@ pub(super) async fn remove(
 ) -> Result<Response, Problem> {
     rights.policy(&node, &name)?;
     let by = rights.author();
-    let (removal, ()) = read(&node, &head, body, MAX_BYTES, |body| overrides::removal(body, &by), query::none).await?;
+    let (removal, ()) =
+        read(&node, &rights, &head, body, MAX_BYTES, |body| overrides::removal(body, &by), query::none).await?;
     // A policy that left the file may have left entries, whose matches are spelt as they were.
     let policy = node.policy(&name).or_else(|problem| match node.engine.overrides().counts().get(&*name) {
         Some(_) => Ok(Arc::new(Policy::new(name, Algorithm::SlidingWindow, Vec::new(), Duration::ZERO))),

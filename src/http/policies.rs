@@ -18,11 +18,12 @@ use crate::limit::quota::{Anchor, Quota, Rate, Rule};
 use crate::limit::time::{Micros, millis_up};
 use crate::reload::LastReload;
 
-pub(super) async fn policies(Routed { node, rights, .. }: Routed) -> Result<Response, Problem> {
+pub(super) async fn policies(Routed { node, rights, head, .. }: Routed) -> Result<Response, Problem> {
     rights.all_policies(&node)?;
     let (policies, last) = (node.engine.policies(), node.reloader.last());
     // Thousands of policies take tens of milliseconds, so a blocking thread writes them.
-    Ok(node.load.read(move || answer::object(|object| write(object, &policies, &last))).await?)
+    let writing = move || answer::object(|object| write(object, &policies, &last));
+    Ok(node.load.read(rights.holder(&head.headers), writing).await?)
 }
 
 fn write(object: &mut Object<'_>, policies: &Policies, last: &LastReload) {

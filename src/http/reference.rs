@@ -29,10 +29,11 @@ pub(super) async fn json(Routed { node, rights, head, body }: Routed) -> Result<
         return Err(Problem::refused(&Refused::Page.into()));
     }
     let body = body::of_any_type(body, MAX_BYTES).await?;
-    let _permit = permit(&node.load, body.len()).await?;
+    let _turn = permit(&node.load, body.len(), || rights.holder(&head.headers)).await?;
     let request: JsonRequest = serde_json::from_slice(&body).map_err(|error| Problem::malformed(error.to_string()))?;
     let request = request.message().map_err(Problem::malformed)?;
-    let deciding = should_rate_limit(&node.engine, &request, None, rights.token.as_deref());
+    let turns = node.load.checks(rights.holder(&head.headers));
+    let deciding = should_rate_limit(&node.engine, &request, None, rights.token.as_deref(), &turns);
     let response = deciding.await.map_err(|error| match error {
         RateLimitError::Rejected(rejected) => rights.refuse(&node, &rejected),
         RateLimitError::Invalid(reason) => Problem::malformed(reason),

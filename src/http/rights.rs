@@ -10,11 +10,12 @@ use axum::extract::{Extension, FromRequest, Request};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
 
-use super::head::bearer;
+use super::head::{Denied, bearer, permit};
 use super::problem::{Problem, Violation, Violations};
-use crate::access::{Door, Need, Reach, Refused, Rejected, Token};
+use crate::access::{Door, Need, Reach, Refused, Rejected, Scope, Token, TokenHash};
 use crate::engine::Check;
 use crate::node::{Caller, Node};
+use crate::shares::Holder;
 
 /// The author of an act that needs no token.
 const NO_TOKEN: &str = "a caller without a token";
@@ -42,6 +43,8 @@ impl FromRequest<Node> for Routed {
 pub(super) struct Rights {
     /// Its token, if the call needs one. For a check only a token that names its policies.
     pub(super) token: Option<Arc<Token>>,
+    /// Whether the caller's token permitted the call, and not only its address.
+    pub(super) by_token: bool,
     pub(super) caller: Caller,
     pub(super) reach: Reach,
 }
@@ -84,13 +87,26 @@ impl Rights {
         Err(self.refuse(node, &first).with(violations))
     }
 
+    /// The holder of a share in what the call needs. An invented token is none.
+    pub(super) fn holder(&self, headers: &HeaderMap) -> Holder {
+        match bearer(headers).filter(|_| self.by_token) {
+            Some(secret) => Holder::Token(TokenHash::of(secret)),
+            None => Holder::at(self.caller.address),
+        }
+    }
+
     /// Whether the caller may do what operators do for a key.
     ///
     /// # Errors
     /// The reason why not.
-    pub(super) fn operates(&self, node: &Node, headers: &HeaderMap) -> Result<(), Rejected> {
+    pub(super) fn operates(&self, node: &Node, headers: &HeaderMap) -> Result<(), Denied> {
         let access = &node.reloader.running().access;
-        access.permit(Need::Operate, (Door::Http, self.reach), || access.find(bearer(headers))).map(drop)
+        permit(access, (Door::Http, self.reach), Some(Need::Operate), headers).map(drop)
+    }
+
+    /// Whether the caller acts as an operator where callers with checks act, too.
+    pub(super) fn is_only_operator(&self) -> bool {
+        self.token.as_ref().is_some_and(|token| !token.has(Scope::Check))
     }
 
     fn checked(&self, node: &Node, check: impl FnOnce(&Token) -> Result<(), Rejected>) -> Result<(), Problem> {

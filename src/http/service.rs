@@ -111,8 +111,8 @@ impl CheckService {
         }
         let is_check = call.is_some_and(|call| call.is_check() && call.takes(&head.method) && call.is_on(*surface));
         let need = call.map(|call| call.need_on(*surface));
-        let token = match self.permit(call, need, &head.headers, is_check) {
-            Ok(token) => token,
+        let (token, by_token) = match self.permit(call, need, &head.headers, is_check) {
+            Ok(permitted) => permitted,
             Err(Denied::NotFound) => return calls::not_found(&head.uri, *surface).into_response(),
             Err(Denied::Refused(rejected)) => {
                 node.refusals.refused(&rejected, caller);
@@ -122,7 +122,7 @@ impl CheckService {
         if need.is_some_and(|need| need != Need::Nothing) {
             self.holdings.note_rights(|| bearer(&head.headers));
         }
-        let rights = Rights { token, caller, reach: *reach };
+        let rights = Rights { token, by_token, caller, reach: *reach };
         if is_check {
             return check::respond(node, &rights, &head, body).await.unwrap_or_else(IntoResponse::into_response);
         }
@@ -135,22 +135,23 @@ impl CheckService {
         }
     }
 
-    /// The caller's token, if the call needs one. A check gets only a token that names its
-    /// policies. All threads share the count of a token's references, so others do without it.
+    /// The caller's token, if the call needs one, and whether it does. A check gets only a token
+    /// that names its policies. All threads share the count of a token's references, so others do
+    /// without it.
     fn permit(
         &self,
         call: Option<&Endpoint>,
         need: Option<Need>,
         headers: &HeaderMap,
         is_check: bool,
-    ) -> Result<Option<Arc<Token>>, Denied> {
+    ) -> Result<(Option<Arc<Token>>, bool), Denied> {
         let door = call.map_or(Door::Http, Endpoint::door);
         let running = self.inner.node.reloader.running();
         let token = permit(&running.access, (door, self.inner.reach), need, headers)?;
         if let Some(token) = token {
             traces::called_by(&token.name);
         }
-        Ok(token.filter(|token| !is_check || token.is_bounded()).cloned())
+        Ok((token.filter(|token| !is_check || token.is_bounded()).cloned(), token.is_some()))
     }
 }
 

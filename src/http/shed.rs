@@ -2,11 +2,11 @@
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use tokio::sync::SemaphorePermit;
 
 use super::head::{REQUEST_ID, request_id};
 use super::problem::Problem;
-use crate::node::{LIGHT, Load, Unfit};
+use crate::node::{LIGHT, Load, NotRead, Unfit};
+use crate::shares::{Holder, Turn};
 
 /// Whether the budgets bound the calls of this path.
 pub(super) fn is_counted(path: &str) -> bool {
@@ -38,18 +38,31 @@ pub fn refuse_request(unfit: Unfit) -> Response {
     refusal
 }
 
-/// A permit to parse a call with a body of `length` bytes. Light bodies need none.
+/// A turn to parse a call with a body of `length` bytes. Light bodies need none.
 ///
 /// # Errors
 /// 503 if none is free in time.
-pub(super) async fn permit(load: &Load, length: usize) -> Result<Option<SemaphorePermit<'_>>, Problem> {
-    if length > LIGHT { permit_heavy(load).await.map(Some) } else { Ok(None) }
+pub(super) async fn permit(
+    load: &Load,
+    length: usize,
+    holder: impl FnOnce() -> Holder,
+) -> Result<Option<Turn>, Problem> {
+    if length > LIGHT { permit_heavy(load, holder()).await.map(Some) } else { Ok(None) }
 }
 
-/// A permit for a call that is known to be heavy.
+/// A turn for a call that is known to be heavy.
 ///
 /// # Errors
 /// 503 if none is free in time.
-pub(super) async fn permit_heavy(load: &Load) -> Result<SemaphorePermit<'_>, Problem> {
-    load.permit_heavy().await.ok_or_else(Problem::overloaded)
+pub(super) async fn permit_heavy(load: &Load, holder: Holder) -> Result<Turn, Problem> {
+    load.heavy(holder).await.ok_or_else(Problem::overloaded)
+}
+
+impl From<NotRead> for Problem {
+    fn from(not_read: NotRead) -> Self {
+        match not_read {
+            NotRead::Overloaded => Self::overloaded(),
+            NotRead::Panicked(error) => error.into(),
+        }
+    }
 }

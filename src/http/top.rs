@@ -30,7 +30,7 @@ pub(super) async fn top(Routed { node, rights, head, .. }: Routed) -> Result<Res
     let in_clear = shows_keys(&node, &head.headers);
     // Merging the slices takes a millisecond, so a blocking thread does it.
     let load = node.load.clone();
-    let written = load.read(move || {
+    let written = load.read(rights.holder(&head.headers), move || {
         let (denied, used) = (node.engine.denials(minutes), node.engine.used(minutes));
         let policy = policy.as_deref();
         let listed = |counts: &KeyCounts| match &key {

@@ -15,7 +15,8 @@ use crate::telemetry::traces::carried;
 pub(super) async fn usage(Routed { node, rights, head, .. }: Routed) -> Result<Response, Problem> {
     let check = query::usage(head.uri.query())?;
     rights.check(&node, &check)?;
-    let usage = node.engine.usage(&check, node.reloader.limits().waiting()).await;
+    let (limit, holder) = (node.reloader.limits().waiting(), rights.holder(&head.headers));
+    let usage = node.engine.usage(&check, limit, holder).await;
     let Usage { decision, history, ticks, holds } = usage.map_err(|error| node.refused(&error))?;
     Ok(answer::decision(&check.key, &decision, |object| {
         write_history(object, history.as_ref());

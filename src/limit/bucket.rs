@@ -77,7 +77,7 @@ impl TokenBucket {
         self.charge_at(quota, now, self.open_at(now), cost);
     }
 
-    /// Makes the latest charge, which starts at `start` (us), the last place in line. Every quota of
+    /// Makes the latest charge, which starts at `start` (us), the last place in line. Every bucket of
     /// the policy has the same last place.
     pub fn take_place(&mut self, now: Micros, start: Micros) -> Entry {
         let entry = self.note(now, 0);
@@ -133,39 +133,48 @@ impl TokenBucket {
     }
 
     /// Takes back `cost` of the charge made at `at`, as far as that is certainly unpaid. `kept` units
-    /// of it stay, and were repaid first. A charge with a place in line has not started. If
-    /// nobody stands behind it, the whole of it counts as unpaid. Returns units, rounded up.
+    /// of it stay, and were repaid first. A place in line that has not started gives nothing back
+    /// here; see [`TokenBucket::without_place`]. Returns units, rounded up.
     pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, (cost, kept): (u64, u64), entry: Entry) -> u64 {
         let (terms, Some(ledger)) = (Terms::of_quota(quota), &mut self.ledger) else { return 0 };
         // After a clock that stepped back, a charge is later than `now` without a place in line.
-        let has_place = at > now && self.at <= ledger.line;
-        if has_place && (kept > 0 || !ledger.is_last(entry)) {
+        if at > now && self.at <= ledger.line {
             return 0;
         }
         // The clock may have stepped back since the last charge or refund.
-        let since = if has_place { 0 } else { now.max(self.at).saturating_sub(at) };
+        let since = now.max(self.at).saturating_sub(at);
         let (charge, wanted) = ((cost + kept).saturating_mul(terms.price), cost.saturating_mul(terms.price));
         let unpaid = ledger.unpaid(entry, charge, terms.repaid.saturating_mul(since));
-        let given = self.take_back(terms, now, unpaid.min(wanted), false);
-        if has_place && given > 0 {
-            self.shorten_line(quota, now);
-        }
-        given
+        self.take_back(terms, now, unpaid.min(wanted), false)
     }
 
-    /// Ends the line at the place before the one that was just given back. A place in line begins at
-    /// the first instant at which its charge fits, so the bucket owes all that it can from then on.
-    /// Before the end of the line the debt counts backward to that instant.
-    fn shorten_line(&mut self, quota: &Quota, now: Micros) {
-        let terms = Terms::of_quota(quota);
-        let room = capacity(quota, terms).saturating_sub(self.debt);
-        let end = now.max(self.at.saturating_sub(room / terms.repaid));
-        let Some(ledger) = &mut self.ledger else { return };
-        ledger.leave_line();
-        if end < self.at {
-            self.debt += terms.repaid * (self.at - end);
-            (self.at, ledger.line) = (end, end);
+    /// Whether the latest charge is the place in line that starts at `start` (us). A later charge
+    /// moves the debt or its instant. A refund of an earlier charge moves as much debt into the sum of
+    /// refunds. A refund by cost may have taken the place itself.
+    pub fn ends_with(&self, start: Micros, entry: Entry) -> bool {
+        self.ledger.as_ref().is_some_and(|ledger| {
+            let is_known = entry.number >= ledger.born.max(ledger.cleared);
+            is_known && self.at == start && self.debt + ledger.refunded == entry.debt
+        })
+    }
+
+    /// The state `before` the place with which this state ends, under the rate that wrote it. It
+    /// lacks the debt that refunds of other charges have taken back since. None if such a refund
+    /// counted another rate's fractions.
+    pub fn without_place(&self, before: &Self, is_same_rate: bool) -> Option<Self> {
+        let (after, mut before) = (self.ledger.as_ref()?, before.clone());
+        let known = before.ledger.as_ref().filter(|_| is_same_rate).map_or(0, |ledger| ledger.refunded);
+        let given = after.refunded.checked_sub(known)?;
+        match &mut before.ledger {
+            None if given > 0 => return None,
+            _ if given > 0 && !is_same_rate => return None,
+            Some(ledger) if is_same_rate => {
+                before.debt = before.debt.saturating_sub(given);
+                (ledger.last, ledger.refunded) = (after.last, after.refunded);
+            }
+            _ => {}
         }
+        Some(before)
     }
 
     /// Takes back up to `cost` of the debt. Returns units, rounded up.
@@ -196,6 +205,12 @@ impl TokenBucket {
         let ledger = self.ledger.as_ref().map(|ledger| ledger.mark);
         let mark = ledger.or(self.carried.as_ref().map(|carried| carried.mark));
         mark.is_some_and(|mark| mark > now) && self.debt_at(Terms::of_quota(quota), now) > 0
+    }
+
+    /// Whether its latest charge or place is of `now` or later, so that its numbers must not be given
+    /// again.
+    pub fn is_fresh(&self, now: Micros) -> bool {
+        self.ledger.as_ref().is_some_and(|ledger| ledger.last.max(ledger.line) >= now)
     }
 
     /// Whether it equals the state of a key without charges.

@@ -4,8 +4,9 @@
 //! debt counts fractions of its writer's rate. So a reader with another rate converts it. It never
 //! writes the result, except with a charge or a refund.
 //!
-//! A debt belongs to the quota of its rate. The remaining quotas get the remaining debts, in the
-//! order of their rates, the fastest first.
+//! A debt belongs to the quota of its rate. The quotas that owe nothing get the remaining debts, in
+//! the order of their rates, the fastest first. Debts that their writers' rates have repaid come
+//! last, and count nothing.
 //!
 //! A conversion rounds up, by at most 1/128 unit and one fraction. It credits the time since the
 //! last charge at the reader's rate. Once the writer's rate has repaid the debt, it counts no more,
@@ -57,8 +58,24 @@ fn converted(debt: u64, writer: Terms, terms: Terms) -> u64 {
 /// Places with the terms of a quota or of a debt.
 pub type Places = SmallVec<[(usize, Terms); 3]>;
 
+/// Matches the quotas that owe nothing to debts of other rates. A quota with a state of its own
+/// gets no debt that is repaid. Returns places of both.
+pub fn carried_over(
+    quotas: &Places,
+    has_state: impl Fn(usize) -> bool,
+    debts: Places,
+    owes: impl Fn(usize) -> bool,
+) -> SmallVec<[(usize, usize); 3]> {
+    let (owed, repaid) = debts.into_iter().partition(|(debt, _)| owes(*debt));
+    let mut found = matched(quotas.clone(), owed);
+    let is_left = |quota: usize| !has_state(quota) && found.iter().all(|(known, _)| *known != quota);
+    let left = quotas.iter().copied().filter(|(quota, _)| is_left(*quota)).collect();
+    found.extend(matched(left, repaid));
+    found
+}
+
 /// Matches quotas to debts of other rates. Returns places of both.
-pub fn matched(mut quotas: Places, mut debts: Places) -> SmallVec<[(usize, usize); 3]> {
+fn matched(mut quotas: Places, mut debts: Places) -> SmallVec<[(usize, usize); 3]> {
     let mut found = SmallVec::new();
     quotas.retain(|(quota, terms)| {
         let same = debts.iter().position(|(_, of)| of.is_same_rate(*terms));

@@ -22,12 +22,47 @@ pub struct SlidingCounter {
     counts: Counts,
     /// Until when a reservation may be refunded, us; 0 without one.
     mark: Micros,
+    lives: Lives,
+}
+
+/// How long the ticks are kept, in ticks of the longest window that counted at a charge. As in
+/// Redis, a window that comes later finds only ticks that are still kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Lives {
+    /// The life of the ticks that are not listed.
+    usual: u8,
+    others: Option<Box<OtherLives>>,
+}
+
+/// The ticks with other lives, ascending. Few counters have one, so these are boxed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct OtherLives(Vec<(u64, u8)>);
+
+impl Lives {
+    fn of(&self, tick: u64) -> u8 {
+        let others = self.others.as_ref().map_or(&[][..], |others| &others.0);
+        others.binary_search_by_key(&tick, |(other, _)| *other).map_or(self.usual, |place| others[place].1)
+    }
+
+    /// Notes that `tick` counts in a window of `life` ticks. `known` are the ticks that count already.
+    fn note(&mut self, tick: u64, life: u8, known: &[Count]) {
+        let is_known = known.binary_search_by_key(&tick, |count| count.number).is_ok();
+        let longest = if is_known { life.max(self.of(tick)) } else { life };
+        if self.usual != life || longest != self.of(tick) {
+            let listed =
+                known.iter().filter(|count| count.number != tick).map(|count| (count.number, self.of(count.number)));
+            let mut others: Vec<_> = listed.chain((longest != life).then_some((tick, longest))).collect();
+            others.retain(|(_, other)| *other != life);
+            others.sort_unstable();
+            *self = Self { usual: life, others: (!others.is_empty()).then(|| Box::new(OtherLives(others))) };
+        }
+    }
 }
 
 impl SlidingCounter {
     /// Rebuilds a counter from its ticks, in ascending order.
     pub fn from_counts(counts: impl IntoIterator<Item = Count>, mark: Micros) -> Self {
-        Self { counts: counts.into_iter().collect(), mark }
+        Self { counts: counts.into_iter().collect(), mark, lives: Lives::default() }
     }
 
     /// Units left at `now`; 0 if more than the limit counts.
@@ -39,8 +74,15 @@ impl SlidingCounter {
     pub fn charge(&mut self, quota: &Quota, now: Micros, cost: u64) {
         let ticks = ticks(quota);
         let tick = ticks.at(now);
-        // A clock that steps back by up to a window finds its counts.
-        self.counts.add(tick, cost, tick.saturating_sub(2 * (ticks.life() + 1)));
+        let life = u8::try_from(ticks.life()).unwrap_or(u8::MAX);
+        self.lives.note(tick, life, self.counts.within(0..u64::MAX));
+        self.counts.add(tick, cost, 0);
+    }
+
+    /// Drops the ticks that are not kept any more at `now`.
+    pub fn expire(&mut self, quota: &Quota, now: Micros) {
+        let ticks = ticks(quota);
+        self.counts.retain(|count| ticks.ends(count.number, self.lives.of(count.number)) > now);
     }
 
     /// Records that a reservation may be refunded until `mark` (us), unless that is 0.
@@ -53,11 +95,11 @@ impl SlidingCounter {
         self.mark > now
     }
 
-    /// Takes back a charge made at `at` from its own tick, as far as the policy's longest window
+    /// Takes back a charge made at `at` from its own tick, as far as any window that shares the ticks
     /// counts it.
     pub fn give_back(&mut self, quota: &Quota, now: Micros, at: Micros, cost: u64) -> u64 {
         let ticks = ticks(quota);
-        self.counts.take(ticks.counting(ticks.longest(), now), ticks.at(at), cost)
+        self.counts.take(ticks.counting(ticks.life(), now), ticks.at(at), cost)
     }
 
     /// Takes back up to `cost` from the oldest tick of the policy's longest window upward.
@@ -92,9 +134,10 @@ impl SlidingCounter {
     /// The instant from which it is equivalent to a new one, for every policy that shares it.
     pub fn expires_at(&self, quota: &Quota) -> Micros {
         let ticks = ticks(quota);
-        self.counts
-            .last()
-            .map_or(0, |count| (count.number + ticks.life() + 1) * ticks.length())
+        let kept = self.counts.within(0..u64::MAX).iter();
+        kept.map(|count| ticks.ends(count.number, self.lives.of(count.number)))
+            .max()
+            .unwrap_or(0)
             .max(self.mark)
     }
 
@@ -192,8 +235,25 @@ mod tests {
     #[test]
     fn old_ticks_are_dropped() {
         let (quota, mut counter) = (quota(5, 10, false), SlidingCounter::default());
-        (0..1000).for_each(|second| counter.charge(&quota, second * SECOND, 1));
-        assert_eq!((counter.counts.within(0..u64::MAX).len(), counter.remaining(&quota, 999 * SECOND)), (23, 0));
+        for second in 0..1000 {
+            counter.expire(&quota, second * SECOND);
+            counter.charge(&quota, second * SECOND, 1);
+        }
+        assert_eq!((counter.counts.within(0..u64::MAX).len(), counter.remaining(&quota, 999 * SECOND)), (13, 0));
+    }
+
+    #[test]
+    fn window_that_returns_finds_the_ticks_that_it_kept() {
+        let (long, short) = (quota(100, 60, false), quota(100, 2, false));
+        let mut counter = SlidingCounter::default();
+        for (quota, second, cost) in [(&long, 0, 1), (&short, 10, 2), (&long, 20, 4), (&short, 20, 8), (&short, 30, 16)]
+        {
+            counter.expire(quota, second * SECOND);
+            counter.charge(quota, second * SECOND, cost);
+        }
+        counter.expire(&short, 40 * SECOND);
+        // The short window kept its own ticks for four seconds.
+        assert_eq!(counter.remaining(&long, 40 * SECOND), 100 - 1 - 4 - 8);
     }
 
     #[test]

@@ -53,6 +53,11 @@ impl Counts {
         }
     }
 
+    /// Drops the spans that are not to stay.
+    pub fn retain(&mut self, stays: impl Fn(&Count) -> bool) {
+        self.0.retain(|count| stays(count));
+    }
+
     /// Drops the spans after `last`.
     pub fn drop_after(&mut self, last: u64) {
         self.0.truncate(self.0.partition_point(|count| count.number <= last));

@@ -9,6 +9,7 @@ use smallvec::smallvec;
 
 use super::decision::{Room, Ruling, decide_ahead, resets, ruling, verdict};
 use super::policy::{Algorithm, Policy};
+use super::quota::Quota;
 use super::receipt::Parts;
 use super::state::State;
 use super::time::Micros;
@@ -28,10 +29,28 @@ named! {
 /// Charges `cost` if it fits, or else to each quota as much of it as fits there. The waits are
 /// those of a denial right after the charge.
 pub fn drain(policy: &Policy, states: &mut [State], now: Micros, cost: u64) -> Ruling {
+    drain_most(policy, states, now, cost, State::drainable)
+}
+
+/// The same for the rest of a settle, which leaves no token bucket below empty.
+pub fn drain_rest(policy: &Policy, states: &mut [State], now: Micros, cost: u64) -> Ruling {
+    drain_most(policy, states, now, cost, |state, quota, now| match state {
+        State::TokenBucket(bucket) => bucket.remaining(quota, now),
+        state => state.drainable(quota, now),
+    })
+}
+
+fn drain_most(
+    policy: &Policy,
+    states: &mut [State],
+    now: Micros,
+    cost: u64,
+    most: impl Fn(&State, &Quota, Micros) -> u64,
+) -> Ruling {
     let mut decided = decide_ahead(policy, states, (now, 0), &[cost]);
     let mut parts: Parts = smallvec![cost; states.len()];
     if decided.verdicts.iter().any(|verdict| !verdict.allowed) {
-        parts = parts_of(policy, states, now, cost);
+        parts = parts_of(policy, states, cost, |state, quota| most(state, quota, now));
         charge(policy, states, now, &parts);
         let room = Room::of(policy, states, now);
         decided = ruling(policy, states, now, vec![verdict(&room, cost, false, resets(policy, states, now))]);
@@ -41,9 +60,9 @@ pub fn drain(policy: &Policy, states: &mut [State], now: Micros, cost: u64) -> R
     decided
 }
 
-fn parts_of(policy: &Policy, states: &[State], now: Micros, cost: u64) -> Parts {
+fn parts_of(policy: &Policy, states: &[State], cost: u64, most: impl Fn(&State, &Quota) -> u64) -> Parts {
     let quotas = states.iter().zip(&policy.quotas);
-    let parts: Parts = quotas.map(|(state, quota)| cost.min(state.drainable(quota, now))).collect();
+    let parts: Parts = quotas.map(|(state, quota)| cost.min(most(state, quota))).collect();
     match policy.algorithm {
         Algorithm::SlidingCounter => smallvec![parts.iter().copied().max().unwrap_or(0); parts.len()],
         _ => parts,
@@ -69,7 +88,7 @@ mod tests {
 
     use super::*;
     use crate::limit::decision::{Wait, decide};
-    use crate::limit::quota::{Anchor, Quota, Rate, Rule};
+    use crate::limit::quota::{Anchor, Rate, Rule};
     use crate::limit::rate::Terms;
     use crate::limit::ticks::Ticks;
     use crate::limit::time::MICROS_PER_SECOND;

@@ -13,6 +13,7 @@
 //!
 //! The number of a refundable charge is the store's instant, or the last number plus one.
 
+use super::key::Fingerprint;
 use super::receipt::Entry;
 use super::time::Micros;
 
@@ -35,13 +36,15 @@ pub struct Ledger {
     pub cleared: u64,
     /// The last place given in line ([`line`](super::line)), us; 0 if there was none.
     pub line: Micros,
+    /// The id of that place, unless its check has none.
+    pub top: Option<Fingerprint>,
 }
 
 impl Ledger {
     /// The entry of a charge at `now`, after which the bucket has this debt.
     pub fn entry(&mut self, now: Micros, debt: u64) -> Entry {
-        // Within a line the numbers have no gaps, so the place before the last is known.
-        self.last = if self.line > now { self.last + 1 } else { now.max(self.last + 1) };
+        self.last = now.max(self.last + 1);
+        self.top = None;
         if self.born == 0 {
             self.born = self.last;
         }
@@ -56,17 +59,6 @@ impl Ledger {
         let of_all = entry.debt.saturating_sub(self.refunded).saturating_sub(repaid);
         let of_charge = if entry.number < self.cleared { 0 } else { charge.saturating_sub(repaid) };
         charge.min(of_all.max(of_charge))
-    }
-
-    /// Whether nobody stands behind the place of this charge in line.
-    pub fn is_last(&self, entry: Entry) -> bool {
-        entry.number == self.last && entry.number >= self.born
-    }
-
-    /// Gives the number of the last place to the next charge.
-    pub fn leave_line(&mut self) {
-        self.last -= 1;
-        self.born = self.born.min(self.last + 1);
     }
 
     /// Records a refund of `debt`, by cost or of one charge.

@@ -9,13 +9,24 @@
 
 use super::decision::{Room, Ruling, resets, ruling, verdict};
 use super::policy::Policy;
-use super::quota::Quota;
+use super::quota::{Quota, Rate, Rule};
 use super::receipt::{Entry, Receipt};
 use super::state::State;
-use super::time::{Micros, Wait};
+use super::time::{MICROS_PER_SECOND, Micros, Wait};
 
 /// The longest wait of a check: an hour.
 pub const MAX_WAIT_MS: u64 = 3_600_000;
+
+/// The most units in the line of a policy: its `queue`, or what its slowest bucket repays in a
+/// minute, at least 1.
+pub fn most(policy: &Policy) -> u64 {
+    let in_a_minute = |quota: &Quota| match quota.rule {
+        Rule::TokenBucket(Rate { units, per }) => units.get().saturating_mul(60 * MICROS_PER_SECOND) / per,
+        _ => u64::MAX,
+    };
+    let slowest = || policy.quotas.iter().map(in_a_minute).min().unwrap_or(0).max(1);
+    policy.options.queue.unwrap_or_else(slowest)
+}
 
 /// How a check waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

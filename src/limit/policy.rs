@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::key::{KeyType, NotAnAddress};
 use super::lease::Lease;
 use super::lists::{Found, List, Lists};
 use super::notify::Notify;
-use super::quota::Quota;
+use super::quota::{Quota, Rule};
 use super::ticks::Ticks;
 use super::time::Micros;
 
@@ -23,6 +23,20 @@ named! {
         TokenBucket = "token-bucket",
         SlidingLog = "sliding-log",
         SlidingCounter = "sliding-counter",
+    }
+}
+
+impl Algorithm {
+    /// The algorithm of a quota.
+    #[must_use]
+    pub fn of(quota: &Quota) -> Self {
+        match quota.rule {
+            Rule::SlidingWindow => Self::SlidingWindow,
+            Rule::FixedWindow(_) => Self::FixedWindow,
+            Rule::TokenBucket(_) => Self::TokenBucket,
+            Rule::SlidingLog(_) => Self::SlidingLog,
+            Rule::SlidingCounter(_) => Self::SlidingCounter,
+        }
     }
 }
 
@@ -92,7 +106,10 @@ pub struct Options {
     pub candidate: Option<Arc<Policy>>,
     /// How nodes spend units locally.
     pub lease: Option<Lease>,
-    /// The most units in line of a token bucket; without it the waits of checks alone bound it.
+    /// Whether checks may wait in line. Else a caller could close a key for an hour.
+    pub waits: bool,
+    /// The most units in line; by default what the bucket repays in a minute
+    /// ([`line::most`](super::line::most)).
     pub queue: Option<u64>,
     /// The receiver of notices about keys that cross a part of a limit.
     pub notify: Option<Arc<Notify>>,
@@ -219,7 +236,25 @@ impl Policy {
     /// Whether its checks may wait in line: a token bucket knows the instant at which a cost fits, and
     /// nodes spend units of a lease locally, in no order.
     pub fn may_wait(&self) -> bool {
-        self.algorithm == Algorithm::TokenBucket && self.options.lease.is_none()
+        self.options.waits && self.algorithm == Algorithm::TokenBucket && self.options.lease.is_none()
+    }
+
+    /// The same policy with `others` places fewer, and with as many entries of logs fewer. None if
+    /// none is left.
+    pub fn with_fewer_places(&self, others: u64) -> Option<Self> {
+        let mut policy = self.clone();
+        for quota in &mut policy.quotas {
+            if let Rule::SlidingLog(most) = &mut quota.rule {
+                let left = u64::from(most.get()).saturating_sub(others);
+                *most = NonZeroU32::new(u32::try_from(left).ok()?)?;
+            }
+        }
+        if let Some(hold) = &mut policy.options.hold
+            && let Some(places) = hold.in_flight
+        {
+            hold.in_flight = Some(NonZeroU64::new(places.get().saturating_sub(others))?);
+        }
+        Some(policy)
     }
 
     /// The name under which the counters are stored. Quotas of a request have their own counters.

@@ -203,6 +203,13 @@ impl State {
         }
     }
 
+    /// Drops what a store does not keep any more at `now`.
+    pub fn expire(&mut self, quota: &Quota, now: Micros) {
+        if let Self::SlidingCounter(counter) = self {
+            counter.expire(quota, now);
+        }
+    }
+
     /// Whether it equals the state of a key without charges.
     pub fn is_new(&self) -> bool {
         match self {

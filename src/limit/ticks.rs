@@ -19,6 +19,10 @@ pub const DEFAULT_TICK: Micros = MICROS_PER_SECOND;
 /// How far a clock may step back and still count what it wrote, us.
 pub const STEP_BACK: Micros = 250 * MICROS_PER_MILLI;
 
+/// How long a store keeps a tick that counts no more, for clocks that step, us. It is no multiple of
+/// usual ticks, so no tick is dropped just where another one begins.
+const SLACK: Micros = 1_037 * MICROS_PER_MILLI;
+
 /// How a policy divides time into ticks, and which of them count. It is compact, since each key of
 /// the embedded store holds one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,10 +95,15 @@ impl Ticks {
         STEP_BACK.div_ceil(self.length())
     }
 
-    /// How long a store keeps a count without further charges, us. It covers the longest window,
-    /// the tick, and a second for clocks that step.
+    /// How long a store keeps a count from the start of its tick on, us. It covers the longest
+    /// window, the tick, and some more for clocks that step.
     pub fn kept(self) -> Micros {
-        (self.life() + 1) * self.length() + MICROS_PER_SECOND
+        (self.life() + 1) * self.length() + SLACK
+    }
+
+    /// The instant from which a tick is not kept any more, if its longest window has `life` ticks.
+    pub(super) fn ends(self, tick: u64, life: u8) -> Micros {
+        tick * self.length() + Self { life, ..self }.kept()
     }
 
     /// The start of a tick as users see it: unix seconds, or ms if a tick is no whole number of

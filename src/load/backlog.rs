@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;
 
 use scopeguard::guard;
+use tokio::task::yield_now;
 
 use super::metered_body::SHORT_ANSWER;
 use super::{Budget, Holdings, Unfit};
@@ -47,6 +48,8 @@ pub(crate) struct Backlog {
     vain: AtomicUsize,
     /// The connection has read enough in this turn.
     has_read: AtomicBool,
+    /// The connection has served a request in this turn.
+    has_served: AtomicBool,
 }
 
 impl Backlog {
@@ -60,6 +63,7 @@ impl Backlog {
             active: AtomicBool::new(false),
             vain: AtomicUsize::new(0),
             has_read: AtomicBool::new(false),
+            has_served: AtomicBool::new(false),
         }
     }
 
@@ -91,6 +95,17 @@ impl Backlog {
     /// Begins a turn of the connection, which may read again.
     pub(crate) fn begin_turn(&self) {
         self.has_read.store(false, Ordering::Relaxed);
+        self.has_served.store(false, Ordering::Relaxed);
+    }
+
+    /// Waits for the next turn of the connection, if it has served a request in this one. So a
+    /// client of HTTP/1 that sends many requests at once gets one of them served while others get
+    /// theirs.
+    pub(crate) async fn serve_next(&self) {
+        if self.has_served.load(Ordering::Relaxed) {
+            yield_now().await;
+        }
+        self.has_served.store(true, Ordering::Relaxed);
     }
 
     /// Ends the reading of this turn.

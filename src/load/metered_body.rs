@@ -322,6 +322,22 @@ mod tests {
         refusal
     }
 
+    /// Connections that leave nothing of the pool: each takes all that it gets.
+    fn fill(load: &Load, has_rights: bool) -> Vec<Arc<Holdings>> {
+        const STEP: usize = 1024;
+        let connections = (0..24).map(|_| {
+            let holdings = Holdings::new(load, None);
+            if has_rights {
+                holdings.note_rights(|| None);
+            }
+            while holdings.has_room(Budget::Unread, STEP) {
+                holdings.reserve(Budget::Unread, STEP);
+            }
+            holdings
+        });
+        connections.collect()
+    }
+
     fn answer(length: usize) -> Response {
         Response::new(Body::from(vec![b' '; length]))
     }
@@ -388,10 +404,8 @@ mod tests {
     #[test]
     fn a_full_node_leaves_each_connection_its_share() {
         let load = Load::default();
-        let others: Vec<_> = (0..16).map(|_| backlog_of(&load)).collect();
-        let fill = |other| metered(other, answer(2 * MAX_CONNECTION_BYTES / 16 + OWN_BYTES - OVERHEAD_BYTES));
-        let _kept: Vec<_> = others.iter().map(fill).collect();
-        assert!(others.iter().all(|other| !other.has_room()));
+        let others = fill(&load, true);
+        assert!(others.iter().all(|other| !Backlog::new(other.clone()).has_room()));
         let backlog = backlog_of(&load);
         let first = metered(&backlog, answer(OWN_BYTES - OVERHEAD_BYTES));
         let second = metered(&backlog, answer(OWN_BYTES - OVERHEAD_BYTES));
@@ -401,8 +415,7 @@ mod tests {
     #[test]
     fn a_refusal_without_room_has_no_body() {
         let load = Load::default();
-        let _full = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES + OWN_BYTES - OVERHEAD_BYTES));
-        let _fuller = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES + OWN_BYTES - OVERHEAD_BYTES));
+        let _full = fill(&load, true);
         let backlog = backlog_of(&load);
         let refusals: Vec<_> = (0..200).map(|_| metered(&backlog, answer(OWN_BYTES))).collect();
         assert!(refusals.iter().all(|refusal| refusal.status() == StatusCode::SERVICE_UNAVAILABLE));
@@ -413,12 +426,9 @@ mod tests {
 
     #[test]
     fn an_answer_whose_status_says_all_loses_its_body_alone() {
-        // Two fill the pool of callers without rights.
-        const FILLING: usize = MAX_CONNECTION_BYTES / 4 + OWN_BYTES - OVERHEAD_BYTES;
         let load = Load::default();
         let backlog = Arc::new(Backlog::new(Holdings::new(&load, None)));
-        let strangers: Vec<_> = (0..2).map(|_| Arc::new(Backlog::new(Holdings::new(&load, None)))).collect();
-        let _full: Vec<_> = strangers.iter().map(|other| metered(other, answer(FILLING))).collect();
+        let _full = fill(&load, false);
         let health = || {
             let mut health = answer(300);
             make_body_optional(&mut health);
@@ -427,7 +437,7 @@ mod tests {
         let answers: Vec<_> = (0..200).map(|_| health()).collect();
         assert!(answers.iter().all(|answer| answer.status() == StatusCode::OK));
         assert!(!answers[0].body().is_end_stream() && answers[199].body().is_end_stream());
-        assert!(unread(&backlog) <= OWN_BYTES);
+        assert!(unread(&backlog) < OWN_BYTES + OVERHEAD_BYTES);
         assert_eq!(metered(&backlog_of(&load), answer(1024 * 1024)).status(), StatusCode::OK, "callers with rights");
     }
 
@@ -495,8 +505,7 @@ mod tests {
     #[test]
     fn stream_without_room_is_refused() {
         let load = Load::default();
-        let _full = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES + OWN_BYTES - OVERHEAD_BYTES));
-        let _fuller = metered(&backlog_of(&load), answer(MAX_CONNECTION_BYTES + OWN_BYTES - OVERHEAD_BYTES));
+        let _full = fill(&load, true);
         let backlog = backlog_of(&load);
         let streams: Vec<_> = (0..20).map(|_| metered(&backlog, stream(&[300])).status()).collect();
         assert_eq!((streams[0], streams[19]), (StatusCode::OK, StatusCode::OK));

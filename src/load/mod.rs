@@ -12,8 +12,11 @@
 //! | header fields of HTTP/2 without a served call | `backlog.rs` | the connection ends |
 //! | header fields of HTTP/2 in a turn | `timed_stream.rs` | other connections come first |
 //! | calls with a body over [`LIGHT`] bytes that are parsed | `HEAVY_PER_CORE` | 503 after `MAX_WAIT` |
+//! | checks of batches before the store, and single ones in a crowd | `CHECKS_PER_CORE` | the next ones wait |
 //! | slow reads for operators | `READS` | the next one waits |
 //! | requests that wait at gates with a `pace` | `PACED` | decided at once |
+//!
+//! Callers share the last four by [`crate::shares`].
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,10 +24,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use scopeguard::guard;
-use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{JoinError, spawn_blocking};
 
 use crate::access::TokenHash;
+use crate::shares::{CallerTurns, Holder, Share, Shares, Turn, Turns};
 use crate::workers::cores;
 
 mod holdings;
@@ -58,14 +61,23 @@ const HEAVY_PER_CORE: usize = 4;
 /// Longest wait of a call with a heavy body for the others.
 const MAX_WAIT: Duration = Duration::from_millis(250);
 
-/// Heavy calls that wait at most. A permit serves about one in 10 ms.
-const MAX_WAITING: usize = 256;
+/// Heavy calls that wait at most. A turn serves about one in 10 ms. One holder gets half.
+const MAX_WAITING: usize = 512;
 
-/// Blocking threads that read for operators at a time, so that calls in any number start no more.
+/// Checks that one core brings before the store at a time, and parts of batches that wait at most.
+const CHECKS_PER_CORE: usize = 512;
+const MAX_PARTS: usize = 16_384;
+
+/// Calls of one core in flight from which on single checks take turns, too.
+const CROWD_PER_CORE: usize = 256;
+
+/// Blocking threads that read for operators at a time, so that calls in any number start no more,
+/// and the calls that wait for one at most.
 const READS: usize = 4;
+const MAX_READERS: usize = 16_384;
 
-/// Requests that wait in line at the gates, at most.
-const PACED: usize = 1000;
+/// Requests that wait in line at the gates, at most. One client gets half.
+const PACED: usize = 2000;
 
 /// The load of a node: counters that all its listeners share.
 #[derive(Debug, Clone)]
@@ -77,15 +89,25 @@ struct Counters {
     pooled: Pooled,
     addresses: Holders<IpAddr>,
     tokens: Holders<TokenHash>,
-    heavy: Semaphore,
-    /// Calls that wait for `heavy`.
-    waiting: AtomicUsize,
-    reads: Arc<Semaphore>,
-    paced: Semaphore,
+    heavy: Turns,
+    checks: Turns,
+    /// Calls in flight from which on single checks take turns.
+    crowd: usize,
+    reads: Turns,
+    paced: Shares<Holder>,
     shed: AtomicU64,
     /// Refused connections of all listeners.
     refused: AtomicU64,
     present: [AtomicUsize; Present::ALL.len()],
+}
+
+/// Why [`Load::read`] has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum NotRead {
+    #[error("too many reads wait")]
+    Overloaded,
+    #[error(transparent)]
+    Panicked(JoinError),
 }
 
 named! {
@@ -94,6 +116,8 @@ named! {
         Connections = "connections",
         /// Calls over HTTP whose answer is not there yet.
         Calls = "calls",
+        /// Redis clients whose answers are not there yet.
+        Redis = "redis",
     }
 }
 
@@ -111,10 +135,11 @@ impl Load {
             pooled: Pooled::default(),
             addresses: Holders::default(),
             tokens: Holders::default(),
-            heavy: Semaphore::new(HEAVY_PER_CORE * cores()),
-            waiting: AtomicUsize::new(0),
-            reads: Arc::new(Semaphore::new(READS)),
-            paced: Semaphore::new(PACED),
+            heavy: Turns::new(HEAVY_PER_CORE * cores(), MAX_WAITING),
+            checks: Turns::new(CHECKS_PER_CORE * cores(), MAX_PARTS),
+            crowd: CROWD_PER_CORE * cores(),
+            reads: Turns::new(READS, MAX_READERS),
+            paced: Shares::new(PACED),
             shed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             present: Default::default(),
@@ -174,44 +199,63 @@ impl Load {
     /// Runs `read` on a blocking thread, of which calls of this kind use few.
     ///
     /// # Errors
-    /// `read` panicked.
-    pub async fn read<T: Send + 'static>(&self, read: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
-        let permit = self.0.reads.clone().acquire_owned().await;
+    /// Too many calls of the holder wait, or `read` panicked.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        holder: Holder,
+        read: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, NotRead> {
+        let turn = self.0.reads.of(holder).next(1).await.ok_or(NotRead::Overloaded)?;
         // A caller that disconnects ends no thread.
         let reading = move || {
-            let _permit = permit;
+            let _turn = turn;
             read()
         };
-        spawn_blocking(reading).await
+        spawn_blocking(reading).await.map_err(NotRead::Panicked)
     }
 
-    /// A permit to wait in line at a gate. `None`: as many requests as may do.
-    pub fn permit_pace(&self) -> Option<SemaphorePermit<'_>> {
-        self.0.paced.try_acquire().ok()
+    /// A place in line at a gate. `None`: the holder has as many as it may have.
+    pub fn pace(&self, holder: Holder) -> Option<Share<Holder>> {
+        self.0.paced.take(holder)
     }
 
-    /// A permit to parse a heavy call. `None`: none is free in time.
-    pub async fn permit_heavy(&self) -> Option<SemaphorePermit<'_>> {
-        if let Ok(permit) = self.0.heavy.try_acquire() {
-            return Some(permit);
-        }
-        let waiting = self.0.waiting.fetch_add(1, Ordering::Relaxed);
-        // Also if the connection ends during the wait.
-        let _leave = guard(&self.0.waiting, |waiting| _ = waiting.fetch_sub(1, Ordering::Relaxed));
-        // More calls than that would wait in vain, and each keeps its body.
-        let permit = if waiting < MAX_WAITING {
-            tokio::time::timeout(MAX_WAIT, self.0.heavy.acquire()).await.ok().and_then(Result::ok)
-        } else {
-            None
-        };
-        if permit.is_none() {
+    /// The turns of a holder's checks before the store.
+    pub fn checks(&self, holder: Holder) -> CallerTurns {
+        self.0.checks.of(holder)
+    }
+
+    /// Whether so many calls are in flight that single checks must take turns. Fewer are no burden,
+    /// and a turn would cost each of them time.
+    pub fn is_crowded(&self) -> bool {
+        self.present(Present::Calls) + self.present(Present::Redis) > self.0.crowd
+    }
+
+    /// A turn to parse a heavy call. `None`: none is free in time.
+    pub async fn heavy(&self, holder: Holder) -> Option<Turn> {
+        let turn = self.0.heavy.of(holder).within(MAX_WAIT, 1).await;
+        if turn.is_none() {
             self.count_shed();
         }
-        permit
+        turn
     }
 
     /// Counts a rejected request.
     pub fn count_shed(&self) {
         self.0.shed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greedy_clients_leave_places_in_line_to_a_modest_one() {
+        let load = Load::default();
+        let holder = |number: u8| Holder::at(Some([10, 0, 0, number].into()));
+        let fill = |number| std::iter::from_fn(|| load.pace(holder(number))).collect::<Vec<_>>();
+        let greedy: Vec<_> = (0..10).map(fill).collect();
+        assert_eq!([greedy[0].len(), greedy[1].len()], [1000, 500]);
+        assert!(load.pace(holder(10)).is_some());
     }
 }

@@ -14,7 +14,8 @@ mod refusals;
 mod watchers;
 
 pub use crate::load::{
-    Arrival, ArrivingBody, BodyError, Budget, ClientTime, Counted, Holdings, LIGHT, Load, Present, Sizes, Unfit,
+    Arrival, ArrivingBody, BodyError, Budget, ClientTime, Counted, Holdings, LIGHT, Load, NotRead, Present, Sizes,
+    Unfit,
 };
 pub use refusals::{Caller, Refusals};
 pub use watchers::{Event, MAX_WATCHERS, Subscriber, Watchers};

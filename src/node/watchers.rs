@@ -1,7 +1,8 @@
 //! The subscribers of `GET /v1/live`.
 //!
 //! Each second has at most two renderings: with keys, and with their hashes. All subscribers share
-//! them. A subscriber that leaves [`UNREAD`] snapshots unread is dropped, so its memory is bounded.
+//! them. Callers share the places by [`crate::shares`]. A subscriber that leaves [`UNREAD`]
+//! snapshots unread is dropped, so its memory is bounded.
 //! A reload that changes the tokens ends all subscriptions. Clients call again, and so each shows
 //! its token again.
 
@@ -11,17 +12,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
-use crate::access::{Access, Token, TokenHash};
+use crate::access::{Access, Token};
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
+use crate::shares::{Holder, has_share};
 
-/// The most subscribers at once.
-pub const MAX_WATCHERS: usize = 32;
+/// The most subscribers at once. One caller gets half.
+pub const MAX_WATCHERS: usize = 64;
 
-/// Places that only operators get.
-const FOR_OPERATORS: usize = 8;
-
-/// Places of one token, unless it is an operator's.
-const OF_A_TOKEN: usize = (MAX_WATCHERS - FOR_OPERATORS) / 2;
+/// The most that are no operators.
+const MAX_OTHERS: usize = 24;
 
 /// Snapshots that may wait for a subscriber.
 const UNREAD: usize = 2;
@@ -48,14 +47,14 @@ struct State {
 }
 
 /// A caller that subscribes.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Subscriber {
     /// Whether it may read keys in clear.
     pub in_clear: bool,
     /// Whether it may do what operators do.
     pub is_operator: bool,
-    pub secret: Option<TokenHash>,
-    /// The token of this secret.
+    pub holder: Holder,
+    /// Its token, if it has one.
     pub token: Option<Arc<Token>>,
     /// The tokens by which it was permitted.
     pub access: Access,
@@ -76,7 +75,7 @@ struct Watcher {
 
 impl Watchers {
     /// Adds a subscriber, with the result of `first`. No second ends between the two. `None`: there
-    /// are too many, or too many of its token. After [`Self::close`] its events end at once.
+    /// are too many, or too many of its holder. After [`Self::close`] its events end at once.
     pub fn join<T>(&self, subscriber: Subscriber, first: impl FnOnce() -> T) -> Option<(T, Receiver<Event>)> {
         let mut state = self.lock();
         state.watchers.retain(|watcher| !watcher.events.is_closed());
@@ -134,12 +133,14 @@ impl Watchers {
 
 impl State {
     fn has_place(&self, subscriber: &Subscriber) -> bool {
-        let others = || self.watchers.iter().map(|watcher| &watcher.subscriber).filter(|other| !other.is_operator);
-        let has_share = || {
-            others().count() < MAX_WATCHERS - FOR_OPERATORS
-                && others().filter(|other| other.secret == subscriber.secret).count() < OF_A_TOKEN
-        };
-        self.watchers.len() < MAX_WATCHERS && (subscriber.is_operator || has_share())
+        let present = || self.watchers.iter().map(|watcher| &watcher.subscriber);
+        let own = present().filter(|other| other.holder == subscriber.holder).count();
+        let free = MAX_WATCHERS.saturating_sub(self.watchers.len());
+        if subscriber.is_operator {
+            return has_share(own, free);
+        }
+        let others = present().filter(|other| !other.is_operator).count();
+        has_share(own, free.min(MAX_OTHERS.saturating_sub(others)))
     }
 }
 
@@ -153,12 +154,17 @@ mod tests {
         text.as_bytes().into()
     }
 
+    fn subscriber(holder: u8, is_operator: bool) -> Subscriber {
+        let holder = Holder::at(Some([10, 0, 0, holder].into()));
+        Subscriber { in_clear: false, is_operator, holder, token: None, access: Access::default() }
+    }
+
     fn operator(in_clear: bool) -> Subscriber {
-        Subscriber { in_clear, is_operator: true, ..Subscriber::default() }
+        Subscriber { in_clear, ..subscriber(0, true) }
     }
 
     #[test]
-    fn tokens_for_checks_leave_places_for_each_other_and_for_operators() {
+    fn callers_leave_places_for_each_other_and_for_operators() {
         let watchers = Watchers::default();
         let mut joined = Vec::new();
         let mut join = |subscriber: &Subscriber| {
@@ -167,9 +173,11 @@ mod tests {
             joined.extend(places);
             joined.len() - before
         };
-        let of = |token| Subscriber { secret: Some(TokenHash::of(token)), ..Subscriber::default() };
-        assert_eq!([join(&of("a")), join(&of("b")), join(&of("c"))], [12, 12, 0]);
-        assert_eq!(join(&operator(true)), 8);
+        let others = [1, 2, 3, 4].map(|holder| join(&subscriber(holder, false)));
+        assert_eq!(others, [12, 6, 3, 2]);
+        let operators = [5, 6, 7, 8].map(|holder| join(&subscriber(holder, true)));
+        assert_eq!(operators, [21, 10, 5, 3]);
+        assert_eq!([join(&subscriber(9, true)), join(&subscriber(10, false))], [1, 1]);
     }
 
     #[test]
@@ -212,7 +220,8 @@ mod tests {
     #[test]
     fn subscribers_are_limited_and_free_their_places() {
         let watchers = Watchers::default();
-        let mut joined: Vec<_> = (0..MAX_WATCHERS).map(|_| watchers.join(operator(false), || ()).unwrap()).collect();
+        let most = MAX_WATCHERS / 2;
+        let mut joined: Vec<_> = (0..most).map(|_| watchers.join(operator(false), || ()).unwrap()).collect();
         let mut is_rendered = false;
         assert!(watchers.join(operator(false), || is_rendered = true).is_none());
         assert!(!is_rendered);

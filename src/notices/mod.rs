@@ -3,11 +3,17 @@
 //! ```text
 //! decision   engine/marks.rs   the marks that a charge has crossed
 //!            mod.rs            once for each key, mark and window; a queue that no check waits for
+//!            queue.rs          the same for each receiver; policies share both
 //!            receiver.rs       one POST for each notice, until the receiver takes it
+//!            bounded.rs        an answer without end
 //! ```
 //!
 //! The id is a hash of policy, key, quota, mark and window. So every node and every repetition sends
 //! the same one, and receivers drop what they know.
+
+mod queue;
+
+mod bounded;
 
 mod receiver;
 
@@ -16,17 +22,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use moka::sync::Cache;
 use serde::Serialize;
-use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::limit::notify::Notify;
 use crate::limit::quota::{Quota, Rule};
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 
+use queue::Queue;
 use receiver::{Client, client, deliver};
-
-/// Notices that wait at most: for the audit, and again for each receiver.
-const QUEUE: usize = 16_384;
 
 /// Ids that a node remembers, so that it sends no notice twice.
 const KNOWN: u64 = 65_536;
@@ -67,9 +71,8 @@ named! {
 /// The notices of a node.
 #[derive(Debug)]
 pub struct Notices {
-    queue: mpsc::Sender<Notice>,
-    /// Taken by the task that delivers.
-    queued: Mutex<Option<mpsc::Receiver<Notice>>>,
+    /// The notices that wait for the audit.
+    queue: Arc<Queue>,
     known: Cache<u128, ()>,
     state: Arc<State>,
 }
@@ -84,9 +87,8 @@ struct State {
 
 impl Default for Notices {
     fn default() -> Self {
-        let (queue, queued) = mpsc::channel(QUEUE);
         let state = State { ended: Mutex::default(), waiting: watch::channel(0).0 };
-        Self { queue, queued: Mutex::new(Some(queued)), known: Cache::new(KNOWN), state: Arc::new(state) }
+        Self { queue: Arc::default(), known: Cache::new(KNOWN), state: Arc::new(state) }
     }
 }
 
@@ -147,17 +149,17 @@ impl Notices {
             to: to.clone(),
         };
         self.state.waiting.send_modify(|waiting| *waiting += 1);
-        if let Err(TrySendError::Full(notice) | TrySendError::Closed(notice)) = self.queue.try_send(notice) {
+        if let Err(notice) = self.queue.push(notice) {
             // A later crossing of the same mark may find room.
             self.known.invalidate(&id);
             self.state.ended(&notice, Fate::Dropped);
         }
     }
 
-    /// The delivery of these notices. There is one; a second one has no notices.
-    pub fn delivery(&self) -> Option<Delivery> {
-        let queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        Some(Delivery { queued, receivers: HashMap::new(), client: None, state: self.state.clone() })
+    /// The delivery of these notices. There is one.
+    pub fn delivery(&self) -> Delivery {
+        let (queue, state) = (self.queue.clone(), self.state.clone());
+        Delivery { queue, receivers: HashMap::new(), tasks: JoinSet::new(), client: None, state }
     }
 
     /// Waits until every notice has its fate.
@@ -175,17 +177,19 @@ impl Notices {
 /// Hands queued notices to the tasks of their receivers.
 #[derive(Debug)]
 pub struct Delivery {
-    queued: mpsc::Receiver<Notice>,
-    /// By URL.
-    receivers: HashMap<String, mpsc::Sender<Notice>>,
+    queue: Arc<Queue>,
+    /// The notices that wait for a receiver, by URL.
+    receivers: HashMap<String, Arc<Queue>>,
+    /// One task for each receiver.
+    tasks: JoinSet<()>,
     client: Option<Client>,
     state: Arc<State>,
 }
 
 impl Delivery {
     /// The next notice.
-    pub async fn next(&mut self) -> Option<Notice> {
-        self.queued.recv().await
+    pub async fn next(&self) -> Notice {
+        self.queue.pop().await
     }
 
     /// Hands a notice to the task of its receiver, which the first one starts.
@@ -196,12 +200,12 @@ impl Delivery {
         }
         let Some(client) = &self.client else { return self.state.ended(&notice, Fate::Failed) };
         let start = || {
-            let (sender, queue) = mpsc::channel(QUEUE);
-            tokio::spawn(deliver(client.clone(), queue, self.state.clone()));
-            sender
+            let queue = Arc::<Queue>::default();
+            self.tasks.spawn(deliver(client.clone(), queue.clone(), self.state.clone()));
+            queue
         };
-        let sender = self.receivers.entry(notice.to.url.clone()).or_insert_with(start);
-        if let Err(TrySendError::Full(notice) | TrySendError::Closed(notice)) = sender.try_send(notice) {
+        let queue = self.receivers.entry(notice.to.url.clone()).or_insert_with(start);
+        if let Err(notice) = queue.push(notice) {
             self.state.ended(&notice, Fate::Dropped);
         }
     }

@@ -13,9 +13,10 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use ring::hmac;
 use rustls::crypto::ring::default_provider;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
+use super::bounded::Bounded;
+use super::queue::Queue;
 use super::{Body, Fate, Notice, State};
 use crate::clock::Clock;
 use crate::limit::time::instant;
@@ -37,7 +38,7 @@ const TRIES: u32 = 20;
 /// How long a connection may be idle.
 const IDLE: Duration = Duration::from_secs(30);
 
-pub(super) type Client = hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+pub(super) type Client = hyper_util::client::legacy::Client<Bounded<HttpsConnector<HttpConnector>>, Full<Bytes>>;
 
 /// A client that trusts the authorities of this machine.
 pub(super) fn client() -> Option<Client> {
@@ -50,7 +51,7 @@ pub(super) fn client() -> Option<Client> {
     let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http().enable_http1().build();
     let mut builder = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
     builder.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE).pool_max_idle_per_host(AT_ONCE);
-    Some(builder.build(connector))
+    Some(builder.build(Bounded(connector)))
 }
 
 /// A notice, and how often it was sent.
@@ -67,17 +68,16 @@ enum Tried {
     Failed(String),
 }
 
-/// Sends the notices of a queue to their receiver, some at a time, until it ends.
-pub(super) async fn deliver(client: Client, mut queue: mpsc::Receiver<Notice>, state: Arc<State>) {
+/// Sends the notices of a queue to their receiver, some at a time. Never returns.
+pub(super) async fn deliver(client: Client, queue: Arc<Queue>, state: Arc<State>) {
     let (log, clock) = (Limiter::default(), Clock::system());
     let (mut waiting, mut pause) = (Vec::new(), Duration::ZERO);
     loop {
         if waiting.is_empty() {
-            let Some(notice) = queue.recv().await else { return };
-            waiting.push(Sending { notice, tries: 0 });
+            waiting.push(Sending { notice: queue.pop().await, tries: 0 });
         }
         while waiting.len() < AT_ONCE
-            && let Ok(notice) = queue.try_recv()
+            && let Some(notice) = queue.try_pop()
         {
             waiting.push(Sending { notice, tries: 0 });
         }

@@ -1,23 +1,29 @@
 //! The audit: one entry for each change that an operator makes, with its author and reason.
 //!
 //! The store of the overrides keeps the entries, each written together with its change. Each is
-//! also a line in the log.
+//! also a line in the log. Callers cause notices in any number, so these have a room of their own
+//! beside the acts of operators, and few lines in the log.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
 use super::entry::Stored;
+use crate::clock::unix_micros;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
+use crate::telemetry::limiter::Limiter;
 
 /// How long an entry of the audit stays, us: 90 days.
 pub const KEPT_FOR: Micros = 90 * 86_400 * MICROS_PER_SECOND;
 
-/// The most entries that stay, of all changes.
+/// The most acts that stay, and the most notices.
 pub const KEPT: usize = 100_000;
 
-/// The most entries of a node without a store for overrides, until it ends.
+/// The same for a node without a store for overrides, until it ends.
 const KEPT_IN_MEMORY: usize = 1_000;
+
+/// Lines of notices in the log in ten seconds.
+static NOTICES: Limiter = Limiter::of(10);
 
 named! {
     /// The subject of a change.
@@ -29,6 +35,8 @@ named! {
         Reset = "reset",
         /// A refund with the rights of an operator.
         Refund = "refund",
+        /// The end of a hold or lease by an operator.
+        Settle = "settle",
         Reload = "reload",
         /// A node wrote back what the store of the overrides had lost.
         Restore = "restore",
@@ -91,8 +99,10 @@ impl Note {
 }
 
 impl AuditEntry {
-    /// Writes the entry as a line of the log.
+    /// Writes the entry as a line of the log, of few notices.
     pub(super) fn log(&self) {
+        let may_log = if self.kind == Kind::Notice { NOTICES.pass(unix_micros()) } else { Some(0) };
+        let Some(suppressed) = may_log else { return };
         let json = |stored: &Option<Stored>| stored.as_ref().and_then(|stored| serde_json::to_string(stored).ok());
         tracing::info!(
             target: "tollgate.audit",
@@ -104,21 +114,26 @@ impl AuditEntry {
             after = json(&self.after),
             reason = self.reason,
             version = self.version,
+            suppressed = Some(suppressed).filter(|count| *count > 0),
             "audit"
         );
     }
 }
 
-/// The newest entries of this process, the oldest first.
+/// The newest entries of this process, each list with the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Recent(VecDeque<AuditEntry>);
+pub(super) struct Recent {
+    acts: VecDeque<AuditEntry>,
+    notices: VecDeque<AuditEntry>,
+}
 
 impl Recent {
-    /// Adds an entry, and drops those beyond `most` or of before `since` (us).
+    /// Adds an entry, and drops those of its room beyond `most` or of before `since` (us).
     pub(super) fn add(&mut self, entry: AuditEntry, most: usize, since: Micros) {
-        self.0.push_back(entry);
-        while self.0.len() > most || self.0.front().is_some_and(|oldest| oldest.at < since) {
-            self.0.pop_front();
+        let room = if entry.kind == Kind::Notice { &mut self.notices } else { &mut self.acts };
+        room.push_back(entry);
+        while room.len() > most || room.front().is_some_and(|oldest| oldest.at < since) {
+            room.pop_front();
         }
     }
 
@@ -128,16 +143,49 @@ impl Recent {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &AuditEntry> {
-        self.0.iter()
+        self.acts.iter().chain(&self.notices)
     }
 
     pub(super) fn newest(&self) -> u64 {
-        self.0.back().map_or(0, |entry| entry.version)
+        [&self.acts, &self.notices]
+            .into_iter()
+            .filter_map(|room| room.back())
+            .map(|entry| entry.version)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Up to `most` entries below the version `before` that `is_wanted`, the newest first.
     pub(super) fn page(&self, before: u64, most: usize, is_wanted: impl Fn(&AuditEntry) -> bool) -> Vec<AuditEntry> {
-        let older = self.0.iter().rev().filter(|entry| entry.version < before && is_wanted(entry));
-        older.take(most).cloned().collect()
+        let is_wanted = |entry: &&AuditEntry| entry.version < before && is_wanted(entry);
+        let rooms = [&self.acts, &self.notices].into_iter();
+        let mut page: Vec<_> = rooms.flat_map(|room| room.iter().rev().filter(is_wanted).take(most)).cloned().collect();
+        page.sort_by_key(|entry| std::cmp::Reverse(entry.version));
+        page.truncate(most);
+        page
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notices_and_acts_push_out_only_their_own() {
+        let mut recent = Recent::default();
+        let mut add = |kind, versions: std::ops::Range<u64>| {
+            for version in versions {
+                let note = Note::of_node(kind, "x".to_owned(), String::new());
+                recent.add(note.entry(version, version), 100, 0);
+            }
+        };
+        add(Kind::Reset, 0..10);
+        add(Kind::Notice, 10..1_000);
+        add(Kind::Login, 1_000..1_001);
+        let versions = |page: Vec<AuditEntry>| page.iter().map(|entry| entry.version).collect::<Vec<_>>();
+        assert_eq!(versions(recent.page(u64::MAX, 3, |_| true)), [1_000, 999, 998]);
+        let acts = recent.page(u64::MAX, 100, |entry| entry.kind != Kind::Notice);
+        assert_eq!(versions(acts), [1_000, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]);
+        assert_eq!((recent.iter().count(), recent.newest()), (111, 1_000));
     }
 }

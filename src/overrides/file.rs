@@ -27,7 +27,7 @@ enum Line {
     /// An override in force when the file was written anew.
     Entry { policy: String, matched: String, stored: Stored },
     /// A change since, or one that the audit still keeps.
-    Change(AuditEntry),
+    Change(Box<AuditEntry>),
 }
 
 /// The open file, which no other process can open.
@@ -88,7 +88,7 @@ impl OverridesFile {
                     if let (Kind::Override, Some(policy), Some(matched)) = (entry.kind, &entry.policy, &entry.matched) {
                         apply(map, &Name::new(policy, matched), entry.version, entry.after.clone(), now);
                     }
-                    self.audit.add(entry, KEPT, now.saturating_sub(KEPT_FOR));
+                    self.audit.add(*entry, KEPT, now.saturating_sub(KEPT_FOR));
                 }
             }
         }
@@ -106,7 +106,7 @@ impl OverridesFile {
     /// # Errors
     /// The disk does not take it. The change is not in force then.
     pub(super) fn write(&mut self, entry: AuditEntry, map: &Map, now: Micros) -> io::Result<()> {
-        let mut line = serde_json::to_vec(&Line::Change(entry.clone()))?;
+        let mut line = serde_json::to_vec(&Line::Change(Box::new(entry.clone())))?;
         line.push(b'\n');
         if let Err(error) = self.file.write_all(&line).and_then(|()| self.file.sync_data()) {
             // A part of the line would spoil the next one.
@@ -178,7 +178,7 @@ impl OverridesFile {
             }
         }
         for entry in self.audit.iter() {
-            write(&Line::Change(entry.clone()))?;
+            write(&Line::Change(Box::new(entry.clone())))?;
         }
         out.flush()?;
         drop(out);

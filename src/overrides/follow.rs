@@ -25,7 +25,7 @@ use crate::clock::unix_micros;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
 use crate::store::StoreError;
 use crate::store::redis::registry::{
-    Address, LoggedChange, PARTS, RecordChange, RecordWritten, Registry, lacks_rights,
+    Address, Log, LoggedChange, PARTS, RecordChange, RecordWritten, Registry, lacks_rights,
 };
 
 /// How often a node looks whether parts have changed without a message. At every second look it
@@ -69,7 +69,7 @@ pub(super) struct Followed {
     author_has_doubts: AtomicBool,
 }
 
-/// What this node has written back.
+/// The parts that this node has written back.
 #[derive(Debug, Default)]
 pub(super) struct Restorals {
     records: AtomicU64,
@@ -193,7 +193,7 @@ impl Followed {
             return self.ask_one(parts[turn % parts.len()], map).await;
         }
         let whole = parts[turn / 2 % parts.len()];
-        let whole = (turn % 2 == 0).then(|| (whole, self.parts[whole].version()));
+        let whole = turn.is_multiple_of(2).then(|| (whole, self.parts[whole].version()));
         let glance = match self.registry.glance(address, parts, whole, self.is_used(), KEPT_OF_PART).await {
             Ok(glance) => glance,
             Err(error) => return parts.iter().for_each(|number| self.note_look(*number, Err(error.clone()))),
@@ -334,7 +334,7 @@ impl Followed {
         }
     }
 
-    /// What this node does not write back.
+    /// The loss that this node does not write back.
     fn loss(&self, map: &Map) -> Option<String> {
         let foreign = self.parts.iter().map(|part| part.missing(map)).filter(|(_, are_foreign)| *are_foreign);
         let foreign: usize = foreign.map(|(names, _)| names.len()).sum();
@@ -392,7 +392,8 @@ impl Followed {
         let (policy, matched, reason) = (text(policy), text(matched), text(reason));
         let fields = [("kind", kind.name()), ("by", by), ("policy", &policy), ("match", &matched), ("reason", &reason)];
         let name = Name::new(&policy, &matched);
-        let change = RecordChange { fields: &fields, kept: KEPT_OF_PART, ..RecordChange::default() };
+        let log = if *kind == Kind::Notice { Log::Notices } else { Log::Changes };
+        let change = RecordChange { fields: &fields, kept: KEPT_OF_PART, log, ..RecordChange::default() };
         let change = RecordChange { floor: self.newest.load(Ordering::Relaxed), ..change };
         let written = self.registry.write(Registry::part(name.as_str()), &change).await?;
         match written {
@@ -401,8 +402,8 @@ impl Followed {
         }
     }
 
-    /// See [`super::Overrides::audit`]. The parts answer for themselves. Entries are complete down
-    /// to the oldest one of a part that has more.
+    /// See [`super::Overrides::audit`]. The logs answer for themselves. Entries are complete down to
+    /// the oldest one of a log that has more.
     pub(super) async fn audit(
         &self,
         mut before: u64,
@@ -411,7 +412,8 @@ impl Followed {
     ) -> Result<Vec<AuditEntry>, StoreError> {
         let mut found: Vec<AuditEntry> = Vec::new();
         for _ in 0..ROUNDS {
-            let logs = join_all((0..PARTS).map(|part| self.registry.log(part, before, most))).await;
+            let logs = (0..PARTS).flat_map(|part| Log::ALL.map(|log| self.registry.log(part, log, before, most)));
+            let logs = join_all(logs).await;
             let logs: Vec<Vec<LoggedChange>> = logs.into_iter().collect::<Result<_, _>>()?;
             let full = logs.iter().filter(|log| log.len() == most).filter_map(|log| log.last());
             let complete = full.map(|oldest| oldest.version).max();

@@ -43,7 +43,7 @@ pub(super) struct FollowedPart {
     missing: Mutex<Missing>,
 }
 
-/// What this node knows of a part.
+/// The state of a part that this node knows.
 #[derive(Debug, Default, Clone)]
 struct Known {
     /// The version of the last change that is in force here.

@@ -243,6 +243,9 @@ impl Connection {
             match begun {
                 // The box keeps the task of a stream small: a client may open many that are refused.
                 Ok((arrival, request)) => Either::Left(Box::pin(async move {
+                    if open.is_none() {
+                        backlog.serve_next().await;
+                    }
                     let answer = service.answer(request, has_room).await;
                     // A client that sends many requests at once gets one long answer per turn.
                     if is_long(&answer) {

@@ -12,13 +12,14 @@ use futures_util::stream::{self, Stream};
 use tonic::{Code, Status};
 
 use super::rpc::{self, overloaded};
-use crate::access::{Door, Need, Reach, Refused, Rejected, Token};
+use crate::access::{Door, Need, Reach, Refused, Rejected, Token, TokenHash};
 use crate::gateway::envoy::messages::{
     HealthCheckRequest, HealthCheckResponse, RateLimitRequest, RateLimitResponse, ServingStatus,
 };
 use crate::gateway::envoy::{RateLimitError, should_rate_limit};
 use crate::http::{bearer, trace_context};
 use crate::node::{ArrivingBody, Caller, Holdings, Lifecycle, Node, Phase, Unfit};
+use crate::shares::Holder;
 use crate::telemetry::traces::{self, AnswerStatus, Protocol, Tracing};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -107,11 +108,12 @@ impl RateLimitService {
     }
 
     async fn should_rate_limit(&self, head: Parts, body: ArrivingBody) -> Result<RateLimitResponse, Status> {
-        let token = self.permit(&head.headers)?;
+        let (token, holder) = self.permit(&head.headers)?;
         self.holdings.note_rights(|| bearer(&head.headers));
         let left = rpc::timeout(&head.headers).map(with_margin);
         let request: RateLimitRequest = rpc::read(head, body).await?;
-        let deciding = should_rate_limit(&self.node.engine, &request, left, token.as_deref());
+        let turns = self.node.load.checks(holder);
+        let deciding = should_rate_limit(&self.node.engine, &request, left, token.as_deref(), &turns);
         deciding.await.map_err(|error| match error {
             RateLimitError::Rejected(rejected) => self.refuse(&rejected),
             RateLimitError::Invalid(fault) => Status::invalid_argument(fault),
@@ -119,19 +121,21 @@ impl RateLimitService {
         })
     }
 
-    /// The caller's token, if it names its policies. A client certificate stands for a token: the
-    /// handshake has checked it.
-    fn permit(&self, headers: &HeaderMap) -> Result<Option<Arc<Token>>, Status> {
+    /// The caller's token, if it names its policies, and who has a share. A client certificate
+    /// stands for a token: the handshake has checked it.
+    fn permit(&self, headers: &HeaderMap) -> Result<(Option<Arc<Token>>, Holder), Status> {
+        let at_address = Holder::at(self.caller.address);
         let running = self.node.reloader.running();
         let tls = running.envoy.as_ref().and_then(|envoy| envoy.tls.as_ref());
         if tls.is_some_and(|tls| tls.asks_clients()) {
-            return Ok(None);
+            return Ok((None, at_address));
         }
         let find = || running.access.find(bearer(headers));
         let permitted = running.access.permit(Need::Check, (Door::Envoy, self.reach), find);
-        let Some(token) = permitted.map_err(|rejected| self.refuse(&rejected))? else { return Ok(None) };
+        let Some(token) = permitted.map_err(|rejected| self.refuse(&rejected))? else { return Ok((None, at_address)) };
         traces::called_by(&token.name);
-        Ok(token.is_bounded().then(|| token.clone()))
+        let holder = bearer(headers).map_or(at_address, |secret| Holder::Token(TokenHash::of(secret)));
+        Ok((token.is_bounded().then(|| token.clone()), holder))
     }
 
     /// Counts the rejection.

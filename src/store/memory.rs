@@ -150,7 +150,9 @@ impl MemoryStore {
     /// that the counts deny leaves no record.
     fn without_place(&self, subject: &Subject, work: &Work, full: Full) -> Result<Done, StoreError> {
         match work {
-            Work::Reset => Ok(KeyState::default().run(&subject.policy, &Work::Refund(0), None, &[], self.clock.now())),
+            Work::Reset(_) => {
+                Ok(KeyState::default().run(&subject.policy, &Work::Refund(0), None, &[], self.clock.now()))
+            }
             // A drain charges what fits, so it would need the record.
             Work::Once { cost, over: Over::Deny, .. } => {
                 let look = |state: &mut KeyState, _: &Account| state.look(&subject.policy, *cost, self.clock.now());

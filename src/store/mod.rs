@@ -104,7 +104,7 @@ pub struct ShardHealth {
     /// `host:port`.
     pub address: String,
     pub up: bool,
-    /// The reason for `up: false`, in one sentence.
+    /// The reason for `up: false`, or why calls of a kind fail, in one sentence.
     pub reason: Option<String>,
 }
 

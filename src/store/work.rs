@@ -8,12 +8,14 @@ use smallvec::SmallVec;
 use crate::limit::decision::{Ruling, Verdict};
 pub use crate::limit::drain::Over;
 use crate::limit::history::{Charge, Note};
-use crate::limit::hold::{End, Hold, HoldState, Renewal, Settlement};
+use crate::limit::hold::{End, HoldState, MAX_TTL, Renewal, Settlement};
 use crate::limit::lease::{Lease, Sold, SoldEnd};
 pub use crate::limit::line::Line;
+use crate::limit::line::MAX_WAIT_MS;
 use crate::limit::policy::Policy;
+use crate::limit::quota::Quota;
 use crate::limit::receipt::{LeaseReceipt, Receipt};
-use crate::limit::time::{Micros, micros};
+use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros, micros};
 use crate::store::StoreError;
 
 /// One operation: an atomic step, decided by the store's clock.
@@ -57,8 +59,9 @@ pub enum Work {
     Renew(Arc<str>),
     /// Reads the open holds that expire last.
     ReadHolds,
-    /// Drops all current counts of the policy's quotas.
-    Reset,
+    /// Drops all current counts of the policy and ends its holds, whatever quotas made them. The
+    /// logs of these other quotas are named, since each has a key of its own.
+    Reset(Box<[Quota]>),
     /// Reads the portion with this number of a log's entries, newest first.
     ReadLog(usize),
     /// Reads the ticks of a sliding counter that count at the instant `at`, us, and peeks by them.
@@ -143,7 +146,7 @@ impl Work {
             Self::Wait(waiting) => std::slice::from_ref(&waiting.cost),
             Self::Drain(cost) | Self::Once { cost, .. } | Self::Reserve { cost, .. } => std::slice::from_ref(cost),
             Self::Sell(sale) => std::slice::from_ref(&sale.units),
-            Self::GiveBack(_) | Self::Return(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset => &[],
+            Self::GiveBack(_) | Self::Return(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset(_) => &[],
             Self::Undo(_) | Self::Settle { .. } | Self::Renew(_) | Self::ReadHolds => &[],
             Self::ReadLog(_) | Self::ReadTicks { .. } => &[],
         }
@@ -213,7 +216,7 @@ impl Work {
     /// Whether it only reduces counts.
     pub fn takes_back(&self) -> bool {
         match self {
-            Self::GiveBack(_) | Self::Return(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset => true,
+            Self::GiveBack(_) | Self::Return(_) | Self::Refund(_) | Self::RefundOnce(_) | Self::Reset(_) => true,
             // Most settles do.
             Self::Undo(_) | Self::Settle { .. } => true,
             _ => false,
@@ -356,11 +359,10 @@ fn record_life(policy: &Policy) -> Micros {
     longest_window(policy).clamp(RECORD.0, RECORD.1)
 }
 
-/// Maximum time that a charge can count, us. The record of a reset lasts as long. Under a policy
-/// with holds it lasts as long as the records of those that the reset ends.
+/// How long the record of a reset lasts, us: as long as a charge can count, and as long as the record
+/// of a charge by any plan, override or file.
 pub fn longest_life(policy: &Policy) -> Micros {
-    let of_holds = policy.options.hold.map_or(0, |Hold { ttl, .. }| ttl + RECORD.1);
-    (2 * longest_window(policy)).max(of_holds) + 1_000_000
+    (2 * longest_window(policy)).max(RECORD.1 + MAX_TTL + MAX_WAIT_MS * MICROS_PER_MILLI) + MICROS_PER_SECOND
 }
 
 fn longest_window(policy: &Policy) -> Micros {

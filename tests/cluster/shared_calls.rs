@@ -147,13 +147,14 @@ fn batch_of_many_keys_is_one_script_call() {
             let after = calls();
             let [by_hash, by_source, reads, writes] = std::array::from_fn(|at| after[at] - before[at]);
             assert_eq!([reads, writes], [30, 30], "{policy}");
-            [by_hash, by_source]
+            // EVAL also reads the registry.
+            (by_hash, by_source > 0)
         };
         for _ in 0..10 {
-            assert_eq!(asked(policy), [1, 0], "{policy}");
+            assert_eq!(asked(policy).0, 1, "{policy}");
         }
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.connection().unwrap()).unwrap();
-        assert_eq!(asked(policy), [1, 1], "{policy}: the call is sent again with its source");
+        assert_eq!(asked(policy), (1, true), "{policy}: the call is sent again with its source");
     }
 }
 
@@ -163,7 +164,7 @@ fn policies_of_one_algorithm_share_a_call() {
     let server = Server::start();
     let file = config_on(&[server.url()], POLICIES);
     let node = Node::with_config(&file);
-    let calls = || server.calls(["evalsha", "eval"]).iter().sum::<u64>();
+    let calls = || server.calls(["evalsha"])[0];
     let asked = || {
         let checks: Vec<_> = NAMES.iter().map(|policy| json!({"policy": policy, "key": unique("mixed")})).collect();
         let answer = node.post("/v1/check/batch", &json!({"checks": checks})).json();
@@ -222,42 +223,4 @@ fn merged_checks_that_exhaust_a_key_teach_prefilter() {
     assert_eq!(answers.iter().filter(|answer| answer["allowed"] == true).count(), 4, "{answers:?}");
     let known = ask();
     assert_eq!((&known["source"], &known["remaining"]), (&json!("prefilter"), &json!(0)), "{known}");
-}
-
-/// Queued checks for one key merge into one call, however many batches arrive. None is rejected for
-/// lack of room.
-#[test]
-fn queued_checks_merge_into_larger_calls() {
-    const BATCHES: usize = 12;
-    let server = Server::start();
-    let proxy = Proxy::start(server.port);
-    let file = config_on(&[proxy.url()], "policies: {many: {quotas: [1000000 per 1h], timeout: 20s}}");
-    let node = Node::with_config(&file);
-    let checks: Vec<_> = new_keys(1000).iter().map(|key| json!({"policy": "many", "key": key})).collect();
-    let body = json!({"checks": checks}).to_string();
-    let ask = || http::post(&node.address, "/v1/check/batch", body.clone()).json();
-    wait_until("the store decides", || ask()["results"][0]["source"] == "store");
-    let reads = || {
-        let [reads] = server.calls(["get"]);
-        assert!(reads > 0, "it reads by GET");
-        reads
-    };
-    // Two pipelines stay in flight for so long that all the others queue.
-    proxy.delay(500);
-    let before = reads();
-    let answers = std::thread::scope(|scope| {
-        let callers: Vec<_> = (0..BATCHES).map(|_| scope.spawn(ask)).collect();
-        callers.into_iter().map(|caller| caller.join().unwrap()).collect::<Vec<_>>()
-    });
-    for answer in &answers {
-        let results = answer["results"].as_array().unwrap();
-        let by_store = results.iter().filter(|each| each["source"] == "store" && each["allowed"] == true).count();
-        assert_eq!(by_store, checks.len());
-    }
-    let reads = reads() - before;
-    assert!(
-        reads <= 4 * checks.len() as u64,
-        "{reads} reads for {BATCHES} checks of each of {} keys",
-        checks.len()
-    );
 }

@@ -68,8 +68,9 @@ impl Line {
     /// A bucket gives a unit in each interval, us.
     fn with(interval: u64) -> Self {
         let rate = 1_000_000 / interval;
-        let policy =
-            format!("{{algorithm: token-bucket, quotas: [{{rate: {rate} per 1s, burst: {BURST}}}], timeout: 10s}}");
+        let policy = format!(
+            "{{algorithm: token-bucket, quotas: [{{rate: {rate} per 1s, burst: {BURST}}}], timeout: 10s, wait: {{queue: 100000}}}}"
+        );
         let file = config_on(&cluster::shared().seeds(), &format!("policies: {{default: {policy}, warm: {policy}}}\n"));
         let nodes = [(); 2].map(|()| Node::with_config(&file));
         let line = Self { nodes, key: unique("line"), clock: Instant::now() };

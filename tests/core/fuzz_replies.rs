@@ -38,7 +38,7 @@ fn random_replies_parse_or_are_malformed() {
         Work::Reserve { cost: 2, hold: SECOND },
         Work::Refund(2),
         Work::RefundOnce("id".into()),
-        Work::Reset,
+        Work::Reset(Box::default()),
         Work::ReadTicks { at: START, cost: 0 },
     ];
     for seed in 0..cases(20_000) {

@@ -13,6 +13,7 @@ mod changed_rates;
 mod config_fixtures;
 mod fuzz_replies;
 mod fuzz_text;
+mod histories;
 mod holds;
 mod leases;
 mod limitador;

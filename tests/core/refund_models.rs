@@ -403,7 +403,7 @@ impl Ledger {
                 let next = self.charges.len();
                 Expected::Given(self.each().map(|(model, quota)| model.refund(quota, *cost, next)).max().unwrap())
             }
-            Work::Reset => {
+            Work::Reset(_) => {
                 self.reset_at = now;
                 self.models = quotas.iter().map(Model::new).collect();
                 self.models.iter_mut().zip(&quotas).for_each(|(model, quota)| model.pass(quota, now));

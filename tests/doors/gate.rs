@@ -64,8 +64,8 @@ gates:
 
 /// A unit in each 500 ms, and one in each 8 s.
 const BUCKETS: &str = "policies:
-  brisk: {algorithm: token-bucket, quotas: [{rate: 2 per 1s, burst: 1}], timeout: 5s}
-  slow: {algorithm: token-bucket, quotas: [{rate: 1 per 8s, burst: 1}], timeout: 5s}
+  brisk: {algorithm: token-bucket, quotas: [{rate: 2 per 1s, burst: 1}], timeout: 5s, wait: {}}
+  slow: {algorithm: token-bucket, quotas: [{rate: 1 per 8s, burst: 1}], timeout: 5s, wait: {queue: 1000}}
 gates:
   edge:
     trusted_proxies: [127.0.0.1/32]

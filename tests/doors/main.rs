@@ -22,6 +22,7 @@ mod envoy_ratelimit;
 mod envoy_reference;
 mod fuzz_gate;
 mod gate;
+mod pace;
 mod proxies;
 mod resp;
 mod scopes;

@@ -9,6 +9,10 @@ use tollgate::clock::Clock;
 
 use crate::support::{TOLLGATE, wait_until};
 
+mod backends;
+
+mod readings;
+
 mod rig;
 
 pub(crate) mod spoofs;
@@ -142,7 +146,7 @@ fn nginx_paces_requests_by_a_rule_with_a_pace() {
             ("- checks: [{policy: per-ip,", "- pace: 5s\n        checks: [{policy: smooth,"),
             (
                 "  per-user: ",
-                "  smooth: {algorithm: token-bucket, quotas: [{rate: 20 per 1s, burst: 5}], timeout: 8s}\n  per-user: ",
+                "  smooth: {algorithm: token-bucket, quotas: [{rate: 20 per 1s, burst: 5}], timeout: 8s, wait: {}}\n  per-user: ",
             ),
         ],
         ..PROXIES[0]

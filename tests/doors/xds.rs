@@ -12,7 +12,7 @@ use tonic::Code as Grpc;
 use crate::control_plane::{ControlPlane, any, domain, hourly};
 use crate::rls::{Client, address, codes, descriptor, request};
 use crate::support::tls::Authority;
-use crate::support::{Node, TOLLGATE, file_with, http, wait_until};
+use crate::support::{Node, TOLLGATE, file_with, http, resident_kib, wait_until};
 
 /// A node with this control plane, and `more` members of `envoy.config`.
 fn node_of(plane: &str, more: &str) -> (Node, NamedTempFile) {
@@ -279,4 +279,41 @@ async fn control_plane_and_node_know_each_other_by_certificates() {
         );
         assert_eq!(readiness(&stranger).0, 503);
     }
+}
+
+/// A set of 15 MB in many small parts took more than a gigabyte.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn set_of_too_many_parts_is_rejected() {
+    let mut plane = ControlPlane::start();
+    let (node, _file) = node_of(&plane.address(), "");
+    plane.request().await;
+    plane.put("1", &[domain("d", vec![hourly("user", 2)])]).await;
+    let small: Vec<_> = (0..500_000).map(|number| hourly(&format!("key-{number:06}"), 1)).collect();
+    plane.send("2", &[domain("d", small)]);
+    let answer = plane.request().await;
+    let reason = answer.error_detail.unwrap().message;
+    assert!(reason.contains("500001 descriptors") && reason.contains("at most 100000"), "{reason}");
+    let resident = resident_kib(node.pid());
+    assert!(resident < 512 * 1024, "{resident} KiB");
+    assert_eq!(ask(&Client::connect(&address(&node)).await, "user").await, Code::Ok);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flood_of_sets_is_few_lines_of_the_log() {
+    let (mut plane, log) = (ControlPlane::start(), NamedTempFile::new().unwrap());
+    let mut program = Command::new(TOLLGATE);
+    program.env("RUST_LOG", "info").stderr(log.reopen().unwrap());
+    let file = file_with(&config_of(&plane.address(), ""));
+    let _node = Node::start_by(program, &["--config", file.path().to_str().unwrap()]);
+    plane.request().await;
+    for version in 0..300_u32 {
+        // Every second set is faulty.
+        let (name, requests) = if version % 2 == 0 { ("d", vec![hourly("user", version + 1)]) } else { ("", vec![]) };
+        plane.send(&version.to_string(), &[domain(name, requests)]);
+        plane.request().await;
+    }
+    let told = std::fs::read_to_string(&log).unwrap();
+    let count = told.lines().filter(|line| line.contains("control plane") || line.contains("loaded again")).count();
+    // The machine may take longer than ten seconds.
+    assert!((2..=150).contains(&count), "{count} lines");
 }

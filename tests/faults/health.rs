@@ -26,9 +26,13 @@ pub(crate) struct Watched {
 
 impl Watched {
     pub(crate) fn start(store: &str) -> Self {
+        let policies = "{p: {quotas: [1000000 per 1h], on_store_failure: error}, other: {quotas: [1000000 per 1d]}}";
+        Self::with_policies(store, policies)
+    }
+
+    pub(crate) fn with_policies(store: &str, policies: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("my.yaml");
-        let policies = "{p: {quotas: [1000000 per 1h], on_store_failure: error}, other: {quotas: [1000000 per 1d]}}";
         std::fs::write(&file, format!("store: {store}\npolicies: {policies}\n")).unwrap();
         let mut program = Command::new(TOLLGATE);
         program.stderr(File::create(folder.path().join("log")).unwrap()).env("RUST_LOG", "info");

@@ -123,10 +123,15 @@ fn command(bytes: &[u8]) -> Option<(String, usize)> {
 
 /// The answer to a question about overrides.
 fn no_overrides(command: &str) -> Option<Sent> {
-    let word = command.split(' ').next().filter(|_| command.contains(":%o"))?;
+    let mut words = command.split(' ');
+    let word = words.next().filter(|_| command.contains(":%o"))?;
     Some(Sent::text(match word {
-        "EVAL" => "*3\r\n$16\r\n1790000000000000\r\n$3\r\n0-0\r\n*0\r\n",
+        "EVAL" => "*6\r\n$16\r\n1790000000000000\r\n$1\r\n0\r\n$0\r\n\r\n$1\r\n0\r\n$1\r\n0\r\n*0\r\n",
         "HSCAN" => "*2\r\n$1\r\n0\r\n*0\r\n",
+        "HGET" => "$-1\r\n",
+        "MGET" => {
+            return Some(Sent::text(&format!("*{0}\r\n{1}", words.clone().count(), "$-1\r\n".repeat(words.count()))));
+        }
         "XREVRANGE" => "*0\r\n",
         _ => return None,
     }))

@@ -1,5 +1,7 @@
 //! The page for operators, and the nodes that may compare their policies.
 
+use std::process::Command;
+
 use serde_json::json;
 
 use crate::support::{Node, file_with, free_port, http, node_with};
@@ -45,6 +47,37 @@ fn browser_runs_only_the_script_of_the_page() {
     assert!(text.contains(r#"<meta name="nodes" content="http://10.0.0.2:7071 https://b">"#));
     let index = http::get(&node.address, "/");
     assert_eq!((index.status, index.header("location")), (302, Some("/dashboard")));
+}
+
+/// By the program that browsers agree with.
+fn decompressed(bytes: &[u8]) -> Vec<u8> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), bytes).unwrap();
+    let output = Command::new("gzip")
+        .arg("-dc")
+        .stdin(file.reopen().unwrap())
+        .output()
+        .expect("apt-get install gzip");
+    assert!(output.status.success(), "{output:?}");
+    output.stdout
+}
+
+#[test]
+fn page_is_compressed_for_clients_that_accept_it() {
+    for nodes in ["", "dashboard: {nodes: [\"http://10.0.0.2:7071\", \"https://b\"]}\n"] {
+        let node = node_with(&format!("{nodes}{POLICIES}"));
+        let page = |accepted: &str| {
+            let headers = [("Accept-Encoding", accepted)];
+            let page = http::exchange(&node.address, &http::request("GET", "/dashboard", &headers, b""));
+            assert_eq!((page.status, page.header("vary")), (200, Some("accept-encoding")));
+            page
+        };
+        let (gzip, plain) = (page("br, gzip"), page("gzip;q=0"));
+        assert_eq!([&gzip, &plain].map(|page| page.header("content-encoding")), [Some("gzip"), None]);
+        assert_eq!(decompressed(&gzip.body), plain.body);
+        assert_eq!(http::get(&node.address, "/dashboard").body, plain.body);
+        assert!(3 * gzip.body.len() < plain.body.len());
+    }
 }
 
 /// The page also asks for the usage of a key and refunds it, so these calls are on both listeners.

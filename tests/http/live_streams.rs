@@ -10,6 +10,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
+use tollgate::access::TokenHash;
 
 use crate::support::events::Events;
 use crate::support::{Node, http, node_with, wait_until};
@@ -25,6 +26,29 @@ fn subscribers_over_the_limit_get_503_until_one_leaves() {
     events.pop();
     wait_until("a place is free", || Events::open(&node.address, "", None).status() == 200);
     assert!(events.iter_mut().all(|events| events.next().is_some()));
+}
+
+/// One token could take all places.
+#[test]
+fn greedy_operators_leave_streams_to_a_modest_one() {
+    let names = ["greedy", "greedier", "greediest", "modest"];
+    let folder = tempfile::tempdir().unwrap();
+    let token = |name: &&str| {
+        std::fs::write(folder.path().join(name), TokenHash::of(name).to_string()).unwrap();
+        format!("  - {{name: {name}, file: {name}, scopes: [read, operate]}}\n")
+    };
+    let tokens: String = names.iter().map(token).collect();
+    let file = folder.path().join("tollgate.yaml");
+    std::fs::write(&file, format!("tokens:\n{tokens}policies: {{p: {{quotas: [5 per 1h]}}}}\n")).unwrap();
+    let node = Node::with_config(&file);
+    let open = |name: &str| Events::open(&node.address, "", Some(name));
+    let mut streams = Vec::new();
+    for name in &names[..3] {
+        let before = streams.len();
+        streams.extend(std::iter::repeat_with(|| open(name)).take(100).take_while(|events| events.status() == 200));
+        assert!(streams.len() > before, "{name} gets none");
+    }
+    assert_eq!(open("modest").status(), 200);
 }
 
 /// A long shutdown delay does not keep streams: the node still answers checks, and no stream.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::net::TcpListener;
 use std::process::Command;
 
@@ -218,6 +219,60 @@ fn receiver_over_tls_needs_a_certificate_that_the_machine_trusts() {
     wait_until("the failure is logged", || told().contains("a notice was not delivered"));
     assert!(told().contains("UnknownIssuer") && !told().contains("hook"), "{}", told());
     assert_eq!(receiver.received().len(), 1);
+}
+
+/// The entries of the audit, the newest first.
+fn audit(node: &Node) -> Vec<Value> {
+    let (mut entries, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = http::get(&node.address, &format!("/v1/audit?policy=p{cursor}")).json();
+        entries.extend(page["entries"].as_array().unwrap().iter().cloned());
+        let Some(next) = page["next"].as_str() else { return entries };
+        cursor = format!("&cursor={next}");
+    }
+}
+
+/// A node without a file of overrides keeps 1000 of each.
+#[test]
+fn notices_push_no_act_out_of_the_audit() {
+    let receiver = Receiver::start();
+    let (node, _folder) = node(&receiver.address, "quotas: [10 per 1h]");
+    http::call(&node.address, "DELETE", "/v1/usage?policy=p&key=k", None, "");
+    cross(&node, 2_500);
+    wait_until("all notices are taken", || count(&node, "sent") == 2_500);
+    let entries = audit(&node);
+    assert_eq!(entries.len(), 1_001);
+    assert_eq!(entries.last().unwrap()["kind"], "reset");
+}
+
+#[test]
+fn notices_are_few_lines_of_the_log() {
+    let receiver = Receiver::start();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let mut program = Command::new(TOLLGATE);
+    program.env("RUST_LOG", "info").stderr(log.reopen().unwrap());
+    let (node, _folder) = node_by(program, &format!("http://{}", receiver.address), "quotas: [10 per 1h]");
+    cross(&node, 1_000);
+    wait_until("all notices are taken", || count(&node, "sent") == 1_000);
+    let told = fs::read_to_string(log.path()).unwrap();
+    let lines = told.lines().filter(|line| line.contains("tollgate.audit")).count();
+    // The machine may take longer than ten seconds.
+    assert!((1..=100).contains(&lines), "{lines} lines");
+}
+
+/// Each interim response costs the node a parse.
+#[test]
+fn receiver_that_answers_without_end_is_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (node, _folder) = node(&listener.local_addr().unwrap().to_string(), "quotas: [10 per 1h]");
+    check(&node, "k", 8);
+    let (mut stream, _) = listener.accept().unwrap();
+    let interim = b"HTTP/1.1 100 Continue\r\n\r\n".repeat(1_000);
+    let mut written = 0;
+    while let Ok(count) = stream.write(&interim) {
+        written += count;
+        assert!(written < 64 << 20, "the node reads on");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::{Node, http, node_with};
 
 const POLICIES: &str = "policies: {default: {quotas: [10 per 1h], inline: true}, bucket: {algorithm: token-bucket, \
-                        quotas: [{rate: 1 per 1h, burst: 10}], inline: true}}";
+                        quotas: [{rate: 1 per 1h, burst: 10}], inline: true, wait: {}}}";
 
 fn ask(node: &Node, path: &str, body: &str) -> Value {
     let answer = http::post(&node.address, path, body);

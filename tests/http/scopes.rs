@@ -1,6 +1,8 @@
 //! Tokens with names: each has scopes, policies, doors and an end.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 
@@ -345,4 +347,37 @@ fn acts_of_operators_are_noted_with_the_name_of_their_token() {
         [["refund", "desk", "key:k"], ["reset", "desk", "key:k"], ["login", "desk", ""], ["reload", "admin", ""]];
     assert_eq!(noted(), expected);
     assert!(!log(&folder).contains("a-secret"));
+}
+
+#[test]
+fn settles_of_operators_are_noted() {
+    let folder = configured(&[("app", "scopes: [check]"), ("desk", "scopes: [operate]")]);
+    let config = fs::read_to_string(folder.path().join("my.yaml")).unwrap();
+    let hold = "resp: {listen: 127.0.0.1:0}\npolicies:\n  h: {hold: {ttl: 1m}, quotas: [100 per 1h]}";
+    fs::write(folder.path().join("my.yaml"), config.replace("policies:", hold)).unwrap();
+    let node = node(&folder);
+    for key in ["app", "desk", "resp", "one", "two"] {
+        let body = format!(r#"{{"policy": "h", "key": "{key}", "id": "job", "cost": 5}}"#);
+        assert_eq!(call(&node, ("POST", "/v1/check", &body), "", Some("app")).status, 200);
+    }
+    let settle = |key: &str| format!(r#"{{"policy": "h", "key": "{key}", "id": "job", "cost": 2}}"#);
+    let settled = |body: &str, token| call(&node, ("POST", "/v1/settle", body), "", Some(token)).status;
+    assert_eq!(settled(&settle("app"), "app"), 200);
+    // A replay and an unknown id change nothing.
+    assert_eq!([(); 2].map(|()| settled(&settle("desk"), "desk")), [200, 200]);
+    let list = format!(r#"{{"settlements": [{}, {}, {}]}}"#, settle("one"), settle("unknown"), settle("two"));
+    assert_eq!(settled(&list, "desk"), 200);
+    let resp = node.greeting.lines().find_map(|line| line.trim().strip_prefix("RESP ")).unwrap();
+    let mut stream = TcpStream::connect(resp.trim().split_once("://").unwrap().1).unwrap();
+    stream.write_all(b"AUTH desk\r\nTG.SETTLE h resp job 2\r\nQUIT\r\n").unwrap();
+    stream.read_to_end(&mut Vec::new()).unwrap();
+    let audit = call(&node, ("GET", "/v1/audit?policy=h", ""), "", Some("desk")).json();
+    let entries: Vec<_> = audit["entries"].as_array().unwrap().iter().collect();
+    let mut keys: Vec<_> = entries.iter().map(|entry| entry["match"].as_str().unwrap()).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["key:desk", "key:one", "key:resp", "key:two"], "{audit}");
+    for entry in entries {
+        let reason = "2 units charged, 3 given back: id job";
+        assert_eq!([&entry["kind"], &entry["by"], &entry["reason"]], ["settle", "desk", reason]);
+    }
 }

@@ -228,6 +228,25 @@ fn browser_pages_are_no_operators() {
         assert_eq!(call(method, path, &[("Sec-Fetch-Site", "none")]).status, 200, "{method} {path}");
         assert_eq!(call(method, path, &[("X-Forwarded-Host", "example.org")]).status, 200, "{method} {path}");
     }
+    // It may check, and so give a check back, but not more. A hold is another caller's.
+    let json = ("Content-Type", "application/json");
+    let hold = r#"{"policy": "p", "key": "k", "id": "job"}"#;
+    for (path, body, by_others) in [
+        ("/v1/refund", r#"{"policy": "p", "key": "k", "cost": 1}"#, None),
+        ("/v1/refund", r#"{"policy": "p", "key": "k", "cost": 1000000000000000}"#, Some(200)),
+        // The policy has no holds.
+        ("/v1/settle", hold, Some(422)),
+    ] {
+        let send = |headers: &[(&str, &str)]| {
+            http::exchange(&node.address, &http::request("POST", path, headers, body.as_bytes()))
+        };
+        let answer = send(&[json, evil]);
+        assert_eq!(answer.status, if by_others.is_some() { 403 } else { 200 }, "{path} {body}");
+        if let Some(expected) = by_others {
+            assert!(answer.json()["detail"].as_str().unwrap().contains("page in a browser"), "{answer:?}");
+            assert_eq!(send(&[json]).status, expected, "{path} {body}");
+        }
+    }
     // A local proxy may forward a browser's header fields.
     let passed = [evil, ("Sec-Fetch-Site", "cross-site"), ("Content-Type", "application/json")];
     assert_eq!(call("POST", "/v1/check", &passed).status, 200);

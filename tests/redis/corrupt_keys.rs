@@ -166,7 +166,7 @@ async fn corrupt_value_is_rejected_for_its_key_until_reset() {
                 }
                 ask(&store, &other, Work::Take([0].into_iter().collect())).await.unwrap();
                 assert!(store.health().shards[0].up, "{what}: {:?}", store.health());
-                let reset = ask(&store, &spoilt, Work::Reset).await;
+                let reset = ask(&store, &spoilt, Work::Reset(Box::default())).await;
                 assert!(matches!(reset, Ok(Done::Refunded(..))), "{what}: {reset:?}");
                 let charged = ask(&store, &spoilt, Work::Take([1].into_iter().collect())).await.unwrap();
                 let Done::Taken(taken) = charged else { panic!("{charged:?}") };
@@ -181,7 +181,7 @@ async fn corrupt_value_is_rejected_for_its_key_until_reset() {
                 // A reset does not know the ids, so their records stay.
                 redis::cmd("DEL").arg(&names).exec(&mut connection).unwrap();
                 if is_record || dice.place(3) == 0 {
-                    ask(&store, &spoilt, Work::Reset).await.unwrap();
+                    ask(&store, &spoilt, Work::Reset(Box::default())).await.unwrap();
                 }
                 write_all(&store, &spoilt).await;
             }

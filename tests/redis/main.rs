@@ -15,6 +15,7 @@ mod corrupt_keys;
 mod drain;
 mod drain_answers;
 mod explain;
+mod histories;
 mod holds;
 mod inline_quotas;
 mod keys;

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::TcpListener;
 
+use serde_json::json;
 use tempfile::TempDir;
+use tollgate::store::redis::Registry;
 
 use crate::support::receiver::{Receiver, SECRET};
-use crate::support::{Node, redis, unique, wait_until};
+use crate::support::{Node, http, redis, unique, wait_until};
 
 /// Two nodes on one server, whose policy `p` notifies the receiver.
 fn nodes(receiver: &Receiver, more: &str) -> ([Node; 2], TempDir) {
@@ -67,4 +70,73 @@ fn nodes_with_leases_send_a_mark_with_one_id() {
     let ids = ids(&receiver, &key);
     assert!(ids.contains_key(&50), "{ids:?}");
     assert!(ids.values().all(|ids| ids.iter().all(|id| *id == ids[0])), "{ids:?}");
+}
+
+/// Charges these keys up to their first mark, by batches.
+fn cross(node: &Node, policy: &str, keys: &[String]) {
+    for part in keys.chunks(1000) {
+        let checks: Vec<_> = part.iter().map(|key| json!({"policy": policy, "key": key, "cost": 5})).collect();
+        assert_eq!(node.post("/v1/check/batch", &json!({"checks": checks})).status, 200);
+    }
+}
+
+fn count(node: &Node, policy: &str, fate: &str) -> u64 {
+    let series = format!(r#"tollgate_notices_total{{policy="{policy}",fate="{fate}"}}"#);
+    let metrics = node.metrics();
+    let count = metrics.lines().find_map(|line| line.strip_prefix(&series));
+    count.map_or(0, |count| count.trim().parse().unwrap())
+}
+
+/// A part of the registry keeps about 1,562 entries of each kind. The keys are all in that of the
+/// act.
+#[test]
+fn notices_push_no_act_out_of_the_audit() {
+    let receiver = Receiver::start();
+    let ([node, _], _folder) = nodes(&receiver, "quotas: [10 per 1h]");
+    let part = |key: &str| Registry::part(&format!("p\0key:{key}"));
+    let act = unique("reset");
+    http::call(&node.address, "DELETE", &format!("/v1/usage?policy=p&key={act}"), None, "");
+    let keys: Vec<String> =
+        (0..).map(|_| unique("crossing")).filter(|key| part(key) == part(&act)).take(2_000).collect();
+    cross(&node, "p", &keys);
+    wait_until("all notices are taken", || count(&node, "p", "sent") == 2_000);
+    let mut cursor = String::new();
+    loop {
+        let page = http::get(&node.address, &format!("/v1/audit?policy=p{cursor}")).json();
+        let mut entries = page["entries"].as_array().unwrap().iter();
+        if entries.any(|entry| entry["match"] == format!("key:{act}") && entry["kind"] == "reset") {
+            break;
+        }
+        cursor = format!("&cursor={}", page["next"].as_str().expect("the act is there"));
+    }
+}
+
+/// Each notice waits for its entry in the audit, a call to Redis.
+#[test]
+fn crowd_of_notices_drops_none_of_another_policy() {
+    let (receiver, dead) = (Receiver::start(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("secret"), SECRET).unwrap();
+    let notify = |address: &str| format!("notify: {{at: [50], url: 'http://{address}/', secret_file: secret}}");
+    let text = format!(
+        "store: {{redis: [{}], timeout: 10s}}\npolicies:\n  greedy: {{quotas: [10 per 1h], {}}}\n  modest: {{quotas: \
+         [10 per 1h], {}}}\n",
+        redis::shared().url(),
+        notify(&dead.local_addr().unwrap().to_string()),
+        notify(&receiver.address)
+    );
+    let file = folder.path().join("my.yaml");
+    fs::write(&file, text).unwrap();
+    let node = Node::with_config(&file);
+    let mut crossed = 0;
+    while count(&node, "greedy", "dropped") == 0 {
+        assert!(crossed < 200_000, "the queue is never full");
+        let keys: Vec<_> = (0..4_000).map(|_| unique("greedy")).collect();
+        cross(&node, "greedy", &keys);
+        crossed += keys.len();
+    }
+    let keys = [unique("modest")];
+    cross(&node, "modest", &keys);
+    wait_until("the notice is taken", || count(&node, "modest", "sent") == 1);
+    assert_eq!(receiver.bodies()[0]["key"], keys[0]);
 }

@@ -246,7 +246,7 @@ async fn truncated_state_is_rejected() {
             let answered = redis.at(START + 1).run(&subject, work, &[]).await;
             assert!(matches!(answered, Err(StoreError::Refused(_))), "{answered:?} of a list");
         }
-        let reset = redis.at(START + 2).run(&subject, Work::Reset, &[]).await.unwrap();
+        let reset = redis.at(START + 2).run(&subject, Work::Reset(Box::default()), &[]).await.unwrap();
         assert!(matches!(reset, Done::Refunded(_, 0)), "{reset:?}");
         assert_eq!(left(&redis, Policy::clone(&subject.policy), &key, START + 3).await, [99, 99]);
     }

@@ -283,9 +283,10 @@ fn each_key_ends(policy: &Policy, key: &str, until_whole: Micros) -> Result<(), 
     let ahead = policy.ticks().map_or(policy.ahead(), |ticks| ticks.length().max(policy.ahead()));
     let most = i64::try_from((longest.max().unwrap_or(0) + ahead).div_ceil(1000) + 1001).unwrap();
     let record = i64::try_from(policy.quotas.iter().map(|quota| 2 * quota.window / 1000).max().unwrap_or(0)).unwrap();
-    // The mark of a reset lives for two windows, possibly those of a raised burst.
-    let reset =
-        i64::try_from(policy.quotas.iter().map(|quota| 4 * quota.window).max().unwrap_or(0) / 1000 + 1001).unwrap();
+    // The record of a reset lives as long as any record, or for two windows, possibly those of a
+    // raised burst.
+    let windows = policy.quotas.iter().map(|quota| 4 * quota.window).max().unwrap_or(0) / 1000 + 1001;
+    let reset = i64::try_from(windows).unwrap().max(94_000_000);
     let mut connection = shared().connection().unwrap();
     let names: Vec<String> = redis::cmd("KEYS").arg(format!("*:{key}:*")).query(&mut connection).unwrap();
     for name in names {

@@ -12,14 +12,15 @@ use crate::support::{Node, config_on, unique, wait_until};
 
 const POLICIES: &str = "
 policies:
-  default: {algorithm: token-bucket, quotas: [{rate: 1 per 10s, burst: 1}]}
+  default: {algorithm: token-bucket, quotas: [{rate: 1 per 10s, burst: 1}], wait: {queue: 1000}}
   short: {algorithm: token-bucket, quotas: [{rate: 1 per 10s, burst: 1}], wait: {queue: 2}}
-  watched: {algorithm: token-bucket, quotas: [{rate: 1 per 10s, burst: 1}], shadow: true}
-  listed: {algorithm: token-bucket, quotas: [{rate: 1 per 10s, burst: 1}], allow: {keys: [root]}, deny: {keys: [mallory]}}
+  watched: {algorithm: token-bucket, quotas: [{rate: 1 per 10s, burst: 1}], shadow: true, wait: {}}
+  listed: {algorithm: token-bucket, quotas: [{rate: 1 per 10s, burst: 1}], allow: {keys: [root]}, deny: {keys: [mallory]}, wait: {}}
   leased: {algorithm: token-bucket, quotas: [{rate: 1000 per 1s, burst: 1000}], lease: {span: 10ms}}
   window: {quotas: [1 per 1h]}
   jobs:
     algorithm: token-bucket
+    wait: {queue: 1000}
     quotas: [{rate: 1 per 10s, burst: 1}]
     hold: {ttl: 30s, in_flight: 3}
 ";
@@ -92,15 +93,15 @@ fn replay_gets_the_rest_and_the_last_place_is_used_again() {
         let key = &*unique("line");
         let with_id = |id: &str| ask(node, &json!({"key": key, "wait_ms": 60_000, "id": id}));
         let refund = |id: &str| node.post("/v1/refund", &json!({"policy": "default", "key": key, "id": id})).json();
-        let [_, second, third] = ["first", "second", "third"].map(|id| start(&with_id(id)));
+        let [_, second, _] = ["first", "second", "third"].map(|id| start(&with_id(id)));
         let replay = with_id("second");
         assert_eq!(replay["replayed"], true);
         assert!((second - 5_000..=second).contains(&start(&replay)), "{second}: {replay}");
-        // The third stands behind the second, so that place is lost.
+        // The third stands behind the second, so that place stays until the third leaves, too.
         assert_eq!(refund("second")["refunded"], 0);
         assert_eq!(refund("third")["refunded"], 1);
         let again = start(&with_id("fourth"));
-        assert!((third - 5_000..=third).contains(&again), "{third} and {again}");
+        assert!((second - 5_000..=second).contains(&again), "{second} and {again}");
         // A caller that leaves from the end makes room for the next one.
         assert_eq!(refund("fourth")["refunded"], 1);
         let fifth = start(&with_id("fifth"));
@@ -243,7 +244,7 @@ fn waits_are_measured() {
 /// A burst of 5, and a unit in each 5 ms. So the callers ask faster than the line moves.
 const FAST: &str = "
 policies:
-  default: {algorithm: token-bucket, quotas: [{rate: 200 per 1s, burst: 5}], timeout: 10s}
+  default: {algorithm: token-bucket, quotas: [{rate: 200 per 1s, burst: 5}], timeout: 10s, wait: {}}
 ";
 
 const CALLERS: usize = 16;
@@ -283,7 +284,10 @@ fn starts_through_two_nodes_keep_the_rate() {
             .collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
-    assert_eq!(calls() - before, (CALLERS * CHECKS) as u64);
+    // Each node also reads the parts of the registry, and then looks at it twice a second.
+    let looks = 128 + 4 * (clock.elapsed().as_secs() + 1);
+    let (made, least) = (calls() - before, (CALLERS * CHECKS) as u64);
+    assert!((least..=least + looks).contains(&made), "{made} calls for {least} checks and {looks} looks");
     let spread = starts.iter().map(|(_, took)| *took).max().unwrap();
     let mut starts: Vec<u64> = starts.into_iter().map(|(at, _)| at).collect();
     starts.sort_unstable();

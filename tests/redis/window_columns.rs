@@ -330,7 +330,7 @@ async fn truncated_state_is_rejected() {
     redis::cmd("RPUSH").arg(&name).arg("x").exec(&mut connection).unwrap();
     let answered = redis.at(START).charge(&subject, &[1], &[]).await;
     assert!(matches!(answered, Err(StoreError::Refused(_))), "{answered:?}");
-    let reset = redis.at(START).run(&subject, Work::Reset, &[]).await.unwrap();
+    let reset = redis.at(START).run(&subject, Work::Reset(Box::default()), &[]).await.unwrap();
     assert!(matches!(reset, Done::Refunded(_, 0)), "{reset:?}");
     assert_eq!(left(&redis, policy(&quotas), &key, 1, START).await, [99, 99]);
 }

@@ -57,11 +57,16 @@ pub struct HoldModel {
     holds: Vec<Held>,
     /// The latest instant that holds have seen.
     seen: Micros,
+    /// When the store has forgotten that instant.
+    forgotten: Micros,
 }
 
 impl HoldModel {
     /// Lets holds expire.
     fn pass(&mut self, limits: &Limits, now: Micros) -> Micros {
+        if now >= self.forgotten {
+            self.seen = 0;
+        }
         let at = now.max(self.seen);
         for hold in self.holds.iter_mut().filter(|hold| hold.end.is_none() && hold.expires <= at) {
             hold.end = Some(End::Expired);
@@ -79,6 +84,15 @@ impl HoldModel {
             self.charges.retain(|charge| charge.id != hold.id || charge.units.iter().any(|units| *units > 0));
         }
         at
+    }
+
+    /// The store keeps the places for a second after the last hold, and longer where an expiry gives
+    /// the charge back.
+    fn keep(&mut self, limits: &Limits, now: Micros, at: Micros) {
+        let open = self.holds.iter().filter(|hold| hold.end.is_none()).map(|hold| hold.expires).max().unwrap_or(at);
+        let life = (open - at + 1_000_000).next_multiple_of(1000);
+        let of_record = if limits.on_expiry == OnExpiry::Release { 300_000_000 } else { 0 };
+        self.forgotten = self.forgotten.max(now + life.max(of_record));
     }
 
     fn counts(limits: &Limits, quota: usize, at: Micros, now: Micros) -> bool {
@@ -135,14 +149,18 @@ impl HoldModel {
         self.seen = at;
         let expires = at + limits.ttl;
         self.holds.push(Held { id, cost, expires, end: None, released: false, settled: None });
+        self.keep(limits, now, at);
         Checked::Open(limits.ttl)
     }
 
     pub fn settle(&mut self, limits: &Limits, now: Micros, id: usize, cost: Option<u64>) -> Ended {
         self.pass(limits, now);
         let Some(place) = self.holds.iter().position(|hold| hold.id == id) else { return Ended::Unknown };
-        let Held { cost: charge, released, settled, .. } = &self.holds[place];
+        let Held { cost: charge, released, settled, end, .. } = &self.holds[place];
         let (charge, released) = (*charge, *released);
+        if *end == Some(End::Reset) {
+            return Ended::Settled(Settlement::default());
+        }
         if let Some((then, settlement)) = settled {
             let is_same = cost.is_none_or(|cost| cost == *then);
             let replayed = Settlement { replayed: true, ..*settlement };
@@ -150,7 +168,7 @@ impl HoldModel {
         }
         let wanted = cost.unwrap_or(charge);
         let (kept, drained) = if released { (0, wanted) } else { (wanted.min(charge), wanted.saturating_sub(charge)) };
-        let mut refunded = 0;
+        let mut refunded = if limits.quotas.is_empty() && !released { charge.saturating_sub(kept) } else { 0 };
         for own in self.charges.iter_mut().filter(|own| own.id == id && kept < charge && !released) {
             for quota in (0..limits.quotas.len()).filter(|quota| Self::counts(limits, *quota, own.at, now)) {
                 refunded = refunded.max(own.units[quota] - kept);
@@ -179,7 +197,9 @@ impl HoldModel {
         }
         self.seen = at;
         hold.expires = hold.expires.max(at + limits.ttl);
-        Ok(hold.expires - at)
+        let left = hold.expires - at;
+        self.keep(limits, now, at);
+        Ok(left)
     }
 
     /// Ends all holds, also those that expired and still have their charges.

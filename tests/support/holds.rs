@@ -115,7 +115,7 @@ impl HoldHistory {
             HoldOp::Refund => Work::Refund(cost),
             HoldOp::Look => Work::Look(cost),
             HoldOp::List => Work::ReadHolds,
-            HoldOp::Reset => Work::Reset,
+            HoldOp::Reset => Work::Reset(Box::default()),
         }
     }
 
@@ -293,7 +293,7 @@ pub async fn follows_model(
                 (format!("{renewed:?}"), format!("{:?}", model.renew(&limits, now, id)))
             }
             ModelOp::Reset => {
-                store(now, &subject, Work::Reset).await;
+                store(now, &subject, Work::Reset(Box::default())).await;
                 model.reset(now);
                 reset = now + 1;
                 (String::new(), String::new())

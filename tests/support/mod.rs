@@ -33,6 +33,8 @@ pub(crate) mod frames;
 
 pub(crate) mod fuzz;
 
+pub(crate) mod histories;
+
 pub(crate) mod hold_model;
 
 pub(crate) mod holders;
@@ -276,6 +278,20 @@ pub(crate) fn resident_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// The memory that the kernel needs for the connections to these addresses, KiB: what they have
+/// received and not sent, with the overhead.
+pub(crate) fn socket_kib(addresses: &[&str]) -> u64 {
+    let ports = addresses.iter().map(|address| format!("sport = :{}", address.rsplit(':').next().unwrap()));
+    let filter = ports.collect::<Vec<_>>().join(" or ");
+    let output = Command::new("ss").args(["-tmnH", "state", "connected"]).arg(&filter).output();
+    let text = String::from_utf8(output.expect("ss is there: apt-get install iproute2").stdout).unwrap();
+    // As in `skmem:(r0,rb131072,t0,tb262144,f4096,w61440,o0,bl0,d0)`.
+    let fields = text.split("skmem:(").skip(1).flat_map(|memory| memory.split(')').next().unwrap().split(','));
+    let used = fields
+        .filter_map(|field| ["r", "f", "w"].iter().find_map(|name| field.strip_prefix(name)?.parse::<u64>().ok()));
+    used.sum::<u64>() / 1024
 }
 
 /// Waits up to thirty seconds until `condition` holds.

@@ -141,7 +141,7 @@ impl OpHistory {
                 held if choice % 3 == 0 => Work::RefundOnce(self.ids[choice % held].0.clone()),
                 held => Work::RefundOnce(self.ids[held - 1].0.clone()),
             },
-            Op::Reset => Work::Reset,
+            Op::Reset => Work::Reset(Box::default()),
         }
     }
 

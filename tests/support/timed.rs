@@ -9,10 +9,11 @@ use tollgate::clock::Clock;
 use tollgate::config::RedisConfig;
 use tollgate::limit::time::Micros;
 use tollgate::store::Generations;
-use tollgate::store::{MemoryStore, RedisStore};
+use tollgate::store::{Done, MemoryStore, Meta, RedisStore, StoreError, Subject, Work};
 use tollgate::workers::Workers;
 
 use super::chaos::now_ms;
+use super::histories::engine::Runs;
 
 /// The result of a history with given instants. Redis still expires its keys by its own clock, a
 /// second after they cease to matter. A history that takes that long on a busy machine is rejected.
@@ -65,5 +66,17 @@ impl TimedRedis {
     pub fn at(&self, now: Micros) -> &RedisStore {
         self.hand.store(now, Ordering::SeqCst);
         &self.store
+    }
+}
+
+impl Runs for Timed {
+    async fn run(&self, now: Micros, subject: &Subject, work: &Work, metas: &[Meta]) -> Result<Done, StoreError> {
+        self.at(now).run(subject, work, metas)
+    }
+}
+
+impl Runs for TimedRedis {
+    async fn run(&self, now: Micros, subject: &Subject, work: &Work, metas: &[Meta]) -> Result<Done, StoreError> {
+        self.at(now).run(subject, work.clone(), metas).await
     }
 }

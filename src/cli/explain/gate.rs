@@ -71,7 +71,7 @@ pub(super) fn explain(config: &Config, name: &str, asked: &GateQuestion) -> Resu
         "peer": {"address": asked.peer, "trusted": facts.fields.is_trusted},
         "method": fact(&facts.method, String::clone),
         "host": fact(&facts.host, String::clone),
-        "path": fact(&facts.path, String::clone),
+        "path": fact(&facts.path, |paths| paths.own.clone()),
         "client_ip": fact(&facts.client, IpAddr::to_string),
         "rule": rule.map(|GateRule { name, line, .. }| json!({"name": name, "line": line})),
         "answer": answer,

@@ -42,6 +42,36 @@ pub struct XdsTls {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RuleSet(pub Vec<RateLimitConfig>);
 
+impl RuleSet {
+    /// The most parts of a set. A part takes some kilobytes while the node reads it, and a few bytes
+    /// in a message.
+    pub const MOST: usize = 100_000;
+
+    /// Number of descriptors, entries of `replaces`, and values of `metadata`.
+    pub fn parts(&self) -> usize {
+        self.0.iter().map(|config| 1 + parts(&config.descriptors)).sum()
+    }
+}
+
+fn parts(descriptors: &[RateLimitDescriptor]) -> usize {
+    let of_one = |descriptor: &RateLimitDescriptor| {
+        let replaces = descriptor.rate_limit.as_ref().map_or(0, |limit| limit.replaces.len());
+        1 + replaces + descriptor.metadata.as_ref().map_or(0, values) + parts(&descriptor.descriptors)
+    };
+    descriptors.iter().map(of_one).sum()
+}
+
+fn values(fields: &Struct) -> usize {
+    fn of_one(value: &ProtoValue) -> usize {
+        1 + match &value.kind {
+            Some(Kind::StructValue(fields)) => values(fields),
+            Some(Kind::ListValue(items)) => items.values.iter().map(of_one).sum(),
+            _ => 0,
+        }
+    }
+    fields.fields.values().map(of_one).sum()
+}
+
 /// One domain.
 #[derive(Clone, PartialEq, Message)]
 pub struct RateLimitConfig {

@@ -90,8 +90,8 @@ impl Context<'_> {
         }
         if self.is_paced && known.is_some_and(|policy| !policy.may_wait()) {
             node.note(format!(
-                "the rule has a `pace`, and waiting needs a token bucket without a `lease`, which the policy `{}` is not: \
-                 name such a policy, or leave `pace` out",
+                "the rule has a `pace`, and waiting needs a token bucket with `wait: {{queue: N}}` and without a `lease`, which \
+                 the policy `{}` is not: name such a policy, or leave `pace` out",
                 policy.unwrap_or_default()
             ));
         }

@@ -5,7 +5,6 @@
 //! only knows the leases that it sells itself, and bounds those of one caller.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dashmap::DashMap;
 
@@ -19,11 +18,15 @@ use crate::limit::hold::Settlement;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::lease::{Lease, Sold, SoldEnd};
 use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros, micros};
+use crate::shares::{Share, Shares};
 use crate::store::work::Sale;
 use crate::store::{Done, Subject, Taken, Work};
 
 /// The shortest and the longest pause after a denied purchase, us.
 const PAUSE: (Micros, Micros) = (100 * MICROS_PER_MILLI, MICROS_PER_SECOND);
+
+/// The most leases that callers have open. One caller gets half.
+const MOST: usize = 2 * KEYS;
 
 /// A purchase by a caller.
 #[derive(Debug, Clone)]
@@ -55,8 +58,7 @@ pub struct LeaseResult {
 #[derive(Debug)]
 pub(super) struct Callers {
     keys: DashMap<Fingerprint, Vec<Open>, FingerprintState>,
-    /// The number of leases. The map would lock all of its parts to count them.
-    known: AtomicUsize,
+    shares: Shares<Option<Arc<str>>>,
     pub(super) counts: LeaseCounts,
 }
 
@@ -64,6 +66,7 @@ pub(super) struct Callers {
 #[derive(Debug)]
 struct Open {
     caller: Option<Arc<str>>,
+    _share: Share<Option<Arc<str>>>,
     id: Arc<str>,
     units: u64,
     /// Until when it counts, us.
@@ -73,16 +76,11 @@ struct Open {
 impl Default for Callers {
     fn default() -> Self {
         let keys = DashMap::with_hasher_and_shard_amount(FingerprintState::default(), PARTS);
-        Self { keys, known: AtomicUsize::new(0), counts: LeaseCounts::default() }
+        Self { keys, shares: Shares::new(MOST), counts: LeaseCounts::default() }
     }
 }
 
 impl Callers {
-    /// Number of open leases.
-    pub(super) fn open(&self) -> usize {
-        self.known.load(Ordering::Relaxed)
-    }
-
     /// Reserves what a caller may buy while so many units remain, from `now` until `until`, us.
     fn reserve(
         &self,
@@ -92,46 +90,38 @@ impl Callers {
         remaining: u64,
         (now, until): (Micros, Micros),
     ) -> Option<u64> {
-        if self.open() >= KEYS {
-            return None;
-        }
+        let _share = self.shares.take(order.caller.clone())?;
         let mut leases = self.keys.entry(subject.fingerprint).or_default();
         // A retry has the place of the lost call.
-        self.keep(&mut leases, |open| open.until > now && open.id != order.id);
+        leases.retain(|open| open.until > now && open.id != order.id);
         let own = leases.iter().filter(|open| open.caller == order.caller);
         let open = own.map(|open| open.units).sum();
         let units = lease.units_of_caller(order.want, remaining, open, order.caller.is_some())?;
-        self.known.fetch_add(1, Ordering::Relaxed);
-        leases.push(Open { caller: order.caller.clone(), id: order.id.clone(), units, until });
+        let (caller, id) = (order.caller.clone(), order.id.clone());
+        leases.push(Open { caller, _share, id, units, until });
         Some(units)
     }
 
     /// Forgets a lease that is settled, or was not sold.
     fn forget(&self, subject: &Subject, id: &str) {
         if let Some(mut leases) = self.keys.get_mut(&subject.fingerprint) {
-            self.keep(&mut leases, |open| &*open.id != id);
+            leases.retain(|open| &*open.id != id);
         }
     }
 
     /// Forgets the leases of a key, whose units no longer count.
     pub(super) fn reset(&self, subject: &Subject) {
         if let Some(mut leases) = self.keys.get_mut(&subject.fingerprint) {
-            self.keep(&mut leases, |_| false);
+            leases.clear();
         }
     }
 
     /// Drops leases whose time is over; called periodically.
     pub(super) fn sweep(&self, now: Micros) {
         self.keys.retain(|_, leases| {
-            self.keep(leases, |open| open.until > now);
+            leases.retain(|open| open.until > now);
             !leases.is_empty()
         });
-    }
-
-    fn keep(&self, leases: &mut Vec<Open>, stays: impl Fn(&Open) -> bool) {
-        let before = leases.len();
-        leases.retain(stays);
-        self.known.fetch_sub(before - leases.len(), Ordering::Relaxed);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join_all, join3, try_join_all};
+use futures_util::future::join3;
 use scopeguard::{ScopeGuard, guard};
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
@@ -14,6 +14,7 @@ use crate::config::envoy::Counting;
 use crate::engine::{AllOrNone, Answer, Check, CheckError, Decision, Door, Engine, HoldId, Over, Refund, StoreError};
 use crate::limit::hold::HoldState;
 use crate::limit::policy::Algorithm;
+use crate::shares::CallerTurns;
 
 /// The result for one counted descriptor.
 #[derive(Debug, Clone)]
@@ -51,6 +52,7 @@ type Placed<'a> = (usize, &'a Counted);
 /// One verdict for each of `counted`, in order.
 pub(super) async fn decide<'a>(
     engine: &Arc<Engine>,
+    turns: &CallerTurns,
     counting: Counting,
     counted: impl Iterator<Item = &'a Counted>,
     within: Duration,
@@ -63,12 +65,12 @@ pub(super) async fn decide<'a>(
     let leaving = guard(opened(&charges), |opened| give_back(engine, opened, within));
     let charged = async {
         match counting {
-            Counting::AllOrNone => all_or_none(engine, &charges).await,
-            Counting::Independent => each(engine, &charges).await,
+            Counting::AllOrNone => all_or_none(engine, turns, &charges).await,
+            Counting::Independent => each(engine, turns, &charges).await,
         }
     };
     let (refunded, settled, charged) =
-        join3(refund(engine, &ends, within), settle(engine, &ends, within), charged).await;
+        join3(refund(engine, turns, &ends, within), settle(engine, turns, &ends, within), charged).await;
     ScopeGuard::into_inner(leaving);
     let mut verdicts = charged?;
     verdicts.extend(refunded);
@@ -102,10 +104,12 @@ fn give_back(engine: &Arc<Engine>, opened: Vec<Check>, within: Duration) {
 type PlacedVerdicts = Vec<(usize, Verdict)>;
 
 /// A failed refund is logged by the engine. The caller has no use for it: its request has ended.
-async fn refund(engine: &Engine, ends: &[Placed<'_>], within: Duration) -> PlacedVerdicts {
-    let refunds = ends.iter().filter(|(_, counted)| counted.action == Action::Refund);
-    let refunded = refunds.map(async |(place, counted)| {
-        let check = &counted.check;
+async fn refund(engine: &Engine, turns: &CallerTurns, ends: &[Placed<'_>], within: Duration) -> PlacedVerdicts {
+    let refunds = ends.iter().copied().filter(|(_, counted)| counted.action == Action::Refund).collect();
+    let verdict =
+        |(place, counted): Placed<'_>, decision| (place, Verdict { over: false, is_quota: counted.is_quota, decision });
+    let refund = async |placed: Placed<'_>| {
+        let check = &placed.1.check;
         let refunding = async {
             let refund = check.id.as_ref().map_or(Refund::Cost(check.cost), |id| Refund::Id(id.name.clone()));
             let refunded = engine.refund(&check.policy, &check.key, refund, Door::Envoy).await?;
@@ -115,10 +119,9 @@ async fn refund(engine: &Engine, ends: &[Placed<'_>], within: Duration) -> Place
                 None => Ok(refunded.decision),
             }
         };
-        let decision = timeout(within, refunding).await.ok().and_then(Result::ok);
-        (*place, Verdict { over: false, is_quota: counted.is_quota, decision })
-    });
-    join_all(refunded).await
+        verdict(placed, timeout(within, refunding).await.ok().and_then(Result::ok))
+    };
+    engine.in_turns(turns, within, refunds, refund, |placed| verdict(placed, None)).await
 }
 
 /// Ends holds: first those of known cost. So a descriptor without a cost ends a hold only if no other
@@ -126,8 +129,15 @@ async fn refund(engine: &Engine, ends: &[Placed<'_>], within: Duration) -> Place
 ///
 /// # Errors
 /// The store does not answer in time. The request may then be repeated.
-async fn settle(engine: &Engine, counted: &[Placed<'_>], within: Duration) -> Result<PlacedVerdicts, RateLimitError> {
-    let settle = async |place: usize, Counted { check, is_quota, .. }: &Counted, cost: Option<u64>| {
+async fn settle(
+    engine: &Engine,
+    turns: &CallerTurns,
+    counted: &[Placed<'_>],
+    within: Duration,
+) -> Result<PlacedVerdicts, RateLimitError> {
+    let late = || RateLimitError::Unavailable(Unavailable::Check(CheckError::StoreUnavailable(StoreError::Timeout)));
+    let settle = async |(place, counted, cost): (usize, &Counted, Option<u64>)| {
+        let Counted { check, is_quota, .. } = counted;
         let id = check.id.as_ref().map(|id| id.name.clone()).unwrap_or_default();
         let hold = HoldId { policy: check.policy.clone(), key: check.key.clone(), id };
         let decision = match engine.settle(&hold, cost, Door::Envoy).await {
@@ -137,24 +147,24 @@ async fn settle(engine: &Engine, counted: &[Placed<'_>], within: Duration) -> Re
         };
         Ok((place, Verdict { over: false, is_quota: *is_quota, decision }))
     };
-    let with_cost = |has_cost: bool| {
+    let with_cost = async |has_cost: bool| {
         let settles = counted.iter().filter_map(|(place, counted)| match counted.action {
-            Action::Settle(cost) if cost.is_some() == has_cost => Some(settle(*place, counted, cost)),
+            Action::Settle(cost) if cost.is_some() == has_cost => Some((*place, *counted, cost)),
             _ => None,
         });
-        try_join_all(settles)
+        let settled = engine.in_turns(turns, within, settles.collect(), settle, |_| Err(late())).await;
+        settled.into_iter().collect::<Result<PlacedVerdicts, RateLimitError>>()
     };
     let both = async {
         let mut verdicts = with_cost(true).await?;
         verdicts.extend(with_cost(false).await?);
         Ok(verdicts)
     };
-    let late = CheckError::StoreUnavailable(StoreError::Timeout);
-    timeout(within, both).await.unwrap_or(Err(RateLimitError::Unavailable(Unavailable::Check(late))))
+    timeout(within, both).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// Charges each descriptor for itself, those of one counter in order.
-async fn each(engine: &Engine, counted: &[Placed<'_>]) -> Result<PlacedVerdicts, RateLimitError> {
+async fn each(engine: &Engine, turns: &CallerTurns, counted: &[Placed<'_>]) -> Result<PlacedVerdicts, RateLimitError> {
     let policies = engine.policies();
     // A drain takes a bucket into debt, and each denied request would deepen it.
     let may_owe = |check: &Check| {
@@ -165,21 +175,21 @@ async fn each(engine: &Engine, counted: &[Placed<'_>]) -> Result<PlacedVerdicts,
         _ => check.clone(),
     };
     let checks: Vec<Check> = counted.iter().map(check).collect();
-    let mut verdicts = verdicts(counted, engine.check_batch(&checks).await)?;
+    let mut verdicts = verdicts(counted, engine.check_batch(&checks, turns).await)?;
     let denied = counted
         .iter()
         .zip(&mut verdicts)
         .filter(|((_, counted), (_, verdict))| counted.action == Action::Look && verdict.over);
-    join_all(denied.map(async |((_, counted), (_, verdict))| {
-        // A look is of cost 0, which always fits. The wait is that for a unit.
-        let unit = engine.look(&Check { cost: 1, ..counted.check.clone() }).await;
-        if let Ok(decision) = unit
+    // A look is of cost 0, which always fits. The wait is that for a unit.
+    let unit = |counted: &Counted| Check { cost: 1, ..counted.check.clone() };
+    let (looks, denied): (Vec<_>, Vec<_>) = denied.map(|((_, counted), (_, verdict))| (unit(counted), verdict)).unzip();
+    for (verdict, decision) in denied.into_iter().zip(look(engine, turns, looks).await) {
+        if let Ok(decision) = decision
             && !decision.allowed
         {
             verdict.decision = Some(decision);
         }
-    }))
-    .await;
+    }
     Ok(verdicts)
 }
 
@@ -190,7 +200,11 @@ fn verdicts(counted: &[Placed<'_>], answers: Vec<Answer>) -> Result<PlacedVerdic
 
 /// Charges all descriptors or none, but for those with hits of their own, which come first. Quota
 /// descriptors count each for itself once the others fit.
-async fn all_or_none(engine: &Arc<Engine>, counted: &[Placed<'_>]) -> Result<PlacedVerdicts, RateLimitError> {
+async fn all_or_none(
+    engine: &Arc<Engine>,
+    turns: &CallerTurns,
+    counted: &[Placed<'_>],
+) -> Result<PlacedVerdicts, RateLimitError> {
     let with = |action| counted.iter().copied().filter(|(_, counted)| counted.action == action).collect::<Vec<_>>();
     let (looks, alone, together) = (with(Action::Look), with(Action::ChargeAlone), with(Action::Charge));
     let is_denied = |verdicts: &PlacedVerdicts, open: &[Placed<'_>]| {
@@ -199,23 +213,23 @@ async fn all_or_none(engine: &Arc<Engine>, counted: &[Placed<'_>]) -> Result<Pla
         let open = may_pass.then_some(&Verdict::OPEN_QUOTA);
         is_over(decided.chain(open))
     };
-    let mut verdicts = each(engine, &looks).await?;
+    let mut verdicts = each(engine, turns, &looks).await?;
     let open = [&alone[..], &together].concat();
     if is_denied(&verdicts, &open) {
-        verdicts.extend(peek(engine, &open).await?);
+        verdicts.extend(peek(engine, turns, &open).await?);
         return Ok(verdicts);
     }
-    verdicts.extend(each(engine, &alone).await?);
+    verdicts.extend(each(engine, turns, &alone).await?);
     let of_quotas: PlacedVerdicts = verdicts.iter().filter(|(_, verdict)| verdict.is_quota).cloned().collect();
     if is_denied(&of_quotas, &together) {
-        verdicts.extend(peek(engine, &together).await?);
+        verdicts.extend(peek(engine, turns, &together).await?);
         return Ok(verdicts);
     }
     let has_passed = of_quotas.iter().any(|(_, verdict)| !verdict.over);
     let needs_one = !has_passed && counted.iter().any(|(_, counted)| counted.is_quota);
     let (quotas, all): (Vec<_>, Vec<_>) = together.into_iter().partition(|(_, counted)| counted.is_quota);
     verdicts.extend(match all.is_empty() {
-        true => each(engine, &quotas).await?,
+        true => each(engine, turns, &quotas).await?,
         false => charge_together(engine, all, quotas, needs_one).await?,
     });
     Ok(verdicts)
@@ -265,9 +279,18 @@ async fn charge_together(
 }
 
 /// The verdicts that the descriptors would get, without a charge.
-async fn peek(engine: &Engine, counted: &[Placed<'_>]) -> Result<PlacedVerdicts, RateLimitError> {
-    let answers = join_all(counted.iter().map(|(_, counted)| engine.look(&counted.check))).await;
-    verdicts(counted, answers)
+async fn peek(engine: &Engine, turns: &CallerTurns, counted: &[Placed<'_>]) -> Result<PlacedVerdicts, RateLimitError> {
+    let looks = counted.iter().map(|(_, counted)| counted.check.clone()).collect();
+    verdicts(counted, look(engine, turns, looks).await)
+}
+
+/// The answers to checks, without a charge.
+async fn look(engine: &Engine, turns: &CallerTurns, checks: Vec<Check>) -> Vec<Answer> {
+    let limit = checks.iter().filter_map(|check| check.within).max().unwrap_or_default();
+    let look = async |check: Check| engine.look(&check).await;
+    engine
+        .in_turns(turns, limit, checks, look, |_| Err(CheckError::StoreUnavailable(StoreError::Timeout)))
+        .await
 }
 
 /// # Errors

@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use crate::access::{Rejected, Token};
 use crate::engine::{CheckError, Engine};
+use crate::shares::CallerTurns;
 use messages::{RateLimitRequest, RateLimitResponse};
 use plan::Plan;
 
@@ -58,7 +59,7 @@ pub enum Unavailable {
 }
 
 /// Decides a request within the deadline of the configuration, and within `left` if the caller
-/// waits less. Without a configuration nothing is limited. `token` is that of the caller.
+/// waits less. Without a configuration nothing is limited. `token` and `turns` are the caller's.
 ///
 /// # Errors
 /// The request is invalid, the token is for other policies, or the store fails under mode `error`.
@@ -67,12 +68,13 @@ pub async fn should_rate_limit(
     request: &RateLimitRequest,
     left: Option<Duration>,
     token: Option<&Token>,
+    turns: &CallerTurns,
 ) -> Result<RateLimitResponse, RateLimitError> {
     let answer = engine.timed(async {
-        match once(engine, request, left, token).await {
+        match once(engine, request, left, token, turns).await {
             // A reload has replaced the rules between the plan and the check.
             Err(RateLimitError::Unavailable(Unavailable::Check(CheckError::UnknownPolicy(_)))) => {
-                once(engine, request, left, token).await
+                once(engine, request, left, token, turns).await
             }
             decided => decided,
         }
@@ -90,6 +92,7 @@ async fn once(
     request: &RateLimitRequest,
     left: Option<Duration>,
     token: Option<&Token>,
+    turns: &CallerTurns,
 ) -> Result<RateLimitResponse, RateLimitError> {
     let rules = engine.running().envoy.as_ref().map(|envoy| envoy.rules.clone());
     let Some(rules) = rules else { return Ok(RateLimitResponse::default()) };
@@ -103,7 +106,7 @@ async fn once(
         let permitted = checks.try_for_each(|check| token.permit_check(&check.policy, check.plan.as_deref()));
         permitted.map_err(RateLimitError::Rejected)?;
     }
-    let verdicts = decide::decide(engine, rules.counting, plan.counted(), within).await?;
+    let verdicts = decide::decide(engine, turns, rules.counting, plan.counted(), within).await?;
     counts::count(engine, &rules, &plan, &verdicts);
     let response = render::response(&plan, &verdicts, rules.headers);
     Ok(RateLimitResponse { dynamic_metadata: metadata::of(request, &plan, &verdicts), ..response })

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use axum::http::HeaderMap;
 
 use super::missing::{Missing, Why};
+use super::path::Paths;
 use super::question::{Question, is_trusted};
 use super::{address, host, path, url};
 use crate::config::{ClientFrom, Gate, RequestFrom, RuleMatch};
@@ -50,8 +51,7 @@ pub struct Facts<'a> {
     pub method: Result<String, Missing<'a>>,
     /// In lower case, without port and final dot.
     pub host: Result<String, Missing<'a>>,
-    /// Decoded, without dot segments and repeated slashes.
-    pub path: Result<String, Missing<'a>>,
+    pub path: Result<Paths, Missing<'a>>,
 }
 
 impl<'a> Facts<'a> {
@@ -81,7 +81,7 @@ impl<'a> Facts<'a> {
             client: client(gate, question.peer, &fields),
             method: method.and_then(|text| RuleMatch::method(text).ok_or(Missing::malformed("the method"))),
             host: host.and_then(|text| host::host(text).ok_or(Missing::malformed("the host"))),
-            path: path.and_then(|text| path::normalise(text).ok_or(Missing::malformed("the path"))),
+            path: path.and_then(|text| path::read(text).ok_or(Missing::malformed("the path"))),
         }
     }
 }

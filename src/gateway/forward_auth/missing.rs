@@ -14,8 +14,8 @@ pub struct Missing<'a> {
 /// The reason why a question is denied before any check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Denied<'a> {
-    /// The method, the host or the path is malformed, or a rule needs one that is missing. So the
-    /// rule that decides is unknown.
+    /// The method, the host or the path is malformed, ambiguous, or missing where a rule needs it. So
+    /// the rule that decides is unknown.
     Request(Missing<'a>),
     /// A check has no key.
     Key(Missing<'a>),
@@ -36,6 +36,8 @@ pub enum Why {
     Repeated,
     Empty,
     Malformed,
+    /// Backends read it in several ways, which match different rules.
+    Ambiguous,
     /// The headers of this peer do not count.
     Untrusted,
     /// A policy of addresses got another text.
@@ -49,6 +51,7 @@ impl fmt::Display for Missing<'_> {
             Why::Repeated => "is repeated",
             Why::Empty => "is empty",
             Why::Malformed => "is malformed",
+            Why::Ambiguous => "has several readings, which match different rules",
             Why::Untrusted => "does not count, since the peer is not in trusted_proxies",
             Why::NoAddress => "is no IP address",
         };

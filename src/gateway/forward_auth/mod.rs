@@ -20,6 +20,8 @@ mod path;
 
 mod question;
 
+mod readings;
+
 mod rules;
 
 mod template;
@@ -29,8 +31,6 @@ mod url;
 pub use facts::{Facts, Fields};
 pub use missing::{Denied, Missing, Why};
 pub use question::{Question, header_map, is_trusted};
-
-use rules::Fit;
 
 /// The checks of a question, and the rule that named them.
 #[derive(Debug)]
@@ -42,24 +42,25 @@ pub struct Plan<'a> {
 
 /// The checks that the gate asks for.
 ///
-/// The gate denies a request that it cannot read: its backend may read it as one with a lower
-/// limit. Only a gate whose policies are all shadow policies never denies.
+/// The gate denies a request that it cannot read, or that its backend may read as one of another
+/// rule: that rule may have a lower limit. Only a gate whose policies are all shadow policies never
+/// denies.
 pub fn plan<'a>(gate: &'a Gate, question: &Question<'a>) -> Plan<'a> {
     let facts = Facts::read(gate, question);
     let enforces = gate.enforces();
     if let Some(malformed) = facts.malformed().filter(|_| enforces) {
         return Plan { rule: None, checks: Err(Denied::Request(malformed)) };
     }
-    for rule in &gate.rules {
-        match rules::fit(rule, &facts) {
-            Fit::Yes => return Plan { rule: Some(rule), checks: checks(gate, rule, &facts).map_err(Denied::Key) },
-            Fit::Unknown(missing) if enforces => {
-                return Plan { rule: Some(rule), checks: Err(Denied::Request(missing)) };
-            }
-            Fit::No | Fit::Unknown(_) => {}
-        }
-    }
-    Plan { rule: None, checks: Ok(Vec::new()) }
+    let own = facts.path.as_ref().map(|paths| paths.own.as_str()).map_err(Clone::clone);
+    let (rule, missing) = rules::first(gate, &facts, &own);
+    let is_evaded = || enforces && rules::is_evaded(gate, &facts, rule);
+    let denied = missing.or_else(|| is_evaded().then(|| Missing::new("the path", Why::Ambiguous)));
+    let checks = match (denied, rule) {
+        (Some(missing), _) => Err(Denied::Request(missing)),
+        (None, Some(rule)) => checks(gate, rule, &facts).map_err(Denied::Key),
+        (None, None) => Ok(Vec::new()),
+    };
+    Plan { rule, checks }
 }
 
 fn checks<'a>(gate: &Gate, rule: &'a GateRule, facts: &Facts<'a>) -> Result<Vec<Check>, Missing<'a>> {

@@ -2,14 +2,25 @@
 
 use percent_encoding::percent_decode;
 
+use super::readings;
 use crate::config::{PathMatch, PathPattern};
 
+/// A path as rules match it, and as backends may read it instead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paths {
+    /// Decoded, without dot segments, repeated slashes and a trailing one.
+    pub own: String,
+    pub others: Vec<String>,
+}
+
 /// Decodes the path of a target once, and then removes dot segments, repeated slashes and a
-/// trailing one. None for a target that has no path, or one that backends read in other ways.
+/// trailing one. None for a target that has no path, or one whose bytes backends read in other
+/// ways.
 ///
 /// The order is the one by which a client would hide a segment: `/%2e%2e/` is a dot segment, and
 /// `%2f` separates. A second decoding would make two paths equal that the backend keeps apart.
-pub(super) fn normalise(target: &str) -> Option<String> {
+pub(super) fn read(target: &str) -> Option<Paths> {
+    let own = |own: &str| Some(Paths { own: own.to_owned(), others: Vec::new() });
     let path = without_authority(target);
     let path = path.split('?').next().unwrap_or_default();
     // A target has neither of these (RFC 9112, 3.2). A backend may end the path there, or not.
@@ -17,9 +28,9 @@ pub(super) fn normalise(target: &str) -> Option<String> {
         return None;
     }
     match path {
-        "" => return Some("/".to_owned()),
+        "" => return own("/"),
         // RFC 9112, 3.2.4.
-        "*" => return Some("*".to_owned()),
+        "*" => return own("*"),
         _ if !path.starts_with('/') => return None,
         _ => {}
     }
@@ -39,10 +50,14 @@ pub(super) fn normalise(target: &str) -> Option<String> {
             segment => kept.push(segment),
         }
     }
-    Some(joined(kept.into_iter()))
+    let own = joined(kept.into_iter());
+    let has_encoded_slash = decoded.matches('/').count() > path.matches('/').count();
+    let is_ambiguous = has_encoded_slash || decoded.contains("/.") || path.starts_with("//");
+    let others = if is_ambiguous { readings::others(path, &own)? } else { Vec::new() };
+    Some(Paths { own, others })
 }
 
-fn joined<'a>(segments: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn joined<'a>(segments: impl Iterator<Item = &'a str>) -> String {
     let mut path = String::new();
     for segment in segments {
         path.push('/');
@@ -129,7 +144,9 @@ mod tests {
             ("/%6Cogin", "/login"),
             ("/a/%2e%2E/login", "/login"),
             ("/a/.%2e/login", "/login"),
-            ("/a%2f..%2Flogin", "/login"),
+            ("/a/../b%2Flogin", "/b/login"),
+            ("/%2e%2e/v1%2flogin", "/v1/login"),
+            ("/a%2flogin", "/a/login"),
             ("/%2flogin", "/login"),
             ("/login%2f", "/login"),
             ("/%3flogin", "/?login"),
@@ -152,18 +169,18 @@ mod tests {
             ("/", "/"),
             ("*", "*"),
         ] {
-            assert_eq!(normalise(target).as_deref(), Some(path), "{target}");
+            assert_eq!(read(target).map(|paths| paths.own).as_deref(), Some(path), "{target}");
         }
         for target in ["login", "../login", ":80/login", "%2flogin", "\\login", "**", "other:443"] {
-            assert_eq!(normalise(target), None, "{target}");
+            assert_eq!(read(target), None, "{target}");
         }
         for target in ["/login#top", "/health#/../login", "http://other#/login", "/health\\..\\login"] {
-            assert_eq!(normalise(target), None, "{target}");
+            assert_eq!(read(target), None, "{target}");
         }
         for target in
             ["/health/..;/login", "/health/..;v=1/login", "/health/%2e%2e;/login", "/.;/login", "/..%3b/login"]
         {
-            assert_eq!(normalise(target), None, "{target}");
+            assert_eq!(read(target), None, "{target}");
         }
     }
 
@@ -197,7 +214,49 @@ mod tests {
             "/login%2500",
             "/login%253bx",
         ] {
-            assert_eq!(normalise(target), None, "{target}");
+            assert_eq!(read(target), None, "{target}");
+        }
+    }
+
+    #[test]
+    fn paths_whose_dot_segments_depend_on_an_encoded_slash_are_malformed() {
+        for target in [
+            "/account/..%2fhealth",
+            "/account/..%2Fhealth",
+            "/account/%2e%2e%2fhealth",
+            "/account/%2E.%2Fhealth",
+            "/account%2f../health",
+            "/account%2F%2e%2e%2Fhealth",
+            "/account%2f..",
+            "/account/7%2f/../../health",
+            "/account/%2f../health",
+            "/account/..%2f..",
+            "/account/..%2f",
+            "/account/.%2f7",
+            "/account/7%2f.",
+            "/a%2fb/../c",
+            "http://other/account/..%2fhealth",
+        ] {
+            assert_eq!(read(target), None, "{target}");
+        }
+    }
+
+    #[test]
+    fn backends_may_read_other_paths() {
+        for (target, others) in [
+            ("/login", &[][..]),
+            ("/a/.well-known/x", &[]),
+            ("/login%2f", &["/login%2F"]),
+            ("/account%2f7", &["/account%2F7"]),
+            ("/account/../health", &["/account/../health"]),
+            ("/a/../account/%2e%2e/health", &["/a/../account/../health", "/account/../health"]),
+            ("//x/login", &["/login"]),
+            ("///x/login", &["/login"]),
+            ("//login", &["/"]),
+            ("/account//../health", &["/account/../health", "/account/health"]),
+            ("/x/;/../account", &["/account", "/x/../account", "/x/;/../account"]),
+        ] {
+            assert_eq!(read(target).unwrap().others, others, "{target}");
         }
     }
 

@@ -28,7 +28,7 @@ pub(super) struct Command {
 pub(super) const COMMANDS: [Command; 24] = [
     Command { name: "cl.throttle", arity: -1, key: 1, need: Need::Check, run: cl_throttle },
     Command { name: "tg.check", arity: -3, key: 2, need: Need::Check, run: tg_check },
-    Command { name: "tg.settle", arity: -4, key: 2, need: Need::Refund, run: holds::settle },
+    Command { name: "tg.settle", arity: -4, key: 2, need: Need::Settle, run: holds::settle },
     Command { name: "tg.renew", arity: 4, key: 2, need: Need::Check, run: holds::renew },
     Command { name: "del", arity: -2, key: 1, need: Need::Operate, run: keys::forget },
     Command { name: "unlink", arity: -2, key: 1, need: Need::Operate, run: keys::forget },

@@ -17,7 +17,7 @@ use super::outcome::Refusal;
 use super::session::Session;
 use super::turn::Turn;
 use crate::config::Limits;
-use crate::node::{Budget, ClientTime, Counted};
+use crate::node::{Budget, ClientTime, Counted, Present};
 use crate::telemetry::traces::{self, Tracing};
 
 /// Bytes that the node reads at once. It is also what an idle connection keeps at most.
@@ -104,13 +104,16 @@ async fn answer(session: &Session, mut turn: Turn, out: &mut Vec<u8>) {
     if turn.is_decided() {
         return turn.write(&[], out);
     }
+    let load = service.holdings.load();
+    let _in_flight = load.enter(Present::Redis);
+    let (turns, is_crowded) = (|| load.checks(session.holder()), load.is_crowded());
     let traced = service.tracing.as_ref().and_then(|tracing| begin_trace(tracing, session, turn.checks.len()));
     let answers = match traced {
-        None => turn.decide(&service.engine).await,
+        None => turn.decide(&service.engine, turns, is_crowded).await,
         Some(traced) => {
             let deciding = async {
                 session.token_name().into_iter().for_each(traces::called_by);
-                turn.decide(&service.engine).await
+                turn.decide(&service.engine, turns, is_crowded).await
             };
             let answers = Box::pin(traced.within(deciding)).await;
             traced.end(None);

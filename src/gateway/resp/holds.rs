@@ -1,5 +1,7 @@
 //! `TG.SETTLE policy key id [cost]` and `TG.RENEW policy key id`: the end and the renewal of holds.
 
+use std::sync::Arc;
+
 use super::decode::Words;
 use super::outcome::{Outcome, Ran, Refusal, key, text};
 use super::policy_check::{id, units};
@@ -12,7 +14,8 @@ use crate::limit::time::MICROS_PER_MILLI;
 /// An operation on a hold.
 #[derive(Debug)]
 pub(super) enum HoldWork {
-    Settle(HoldId, Option<u64>),
+    /// With the operator that ends the hold, if one does.
+    Settle(HoldId, Option<u64>, Option<String>),
     Renew(HoldId),
 }
 
@@ -29,7 +32,7 @@ pub(super) fn settle(session: &mut Session, words: &Words<'_>, _: &mut Replies<'
         [cost] => Some(units(cost)?),
         _ => return Err(Refusal::Arity("tg.settle")),
     };
-    Ok(Outcome::Hold(HoldWork::Settle(hold(session, words)?, cost)))
+    Ok(Outcome::Hold(HoldWork::Settle(hold(session, words)?, cost, session.operator())))
 }
 
 pub(super) fn renew(session: &mut Session, words: &Words<'_>, _: &mut Replies<'_>) -> Ran {
@@ -46,9 +49,15 @@ fn hold(session: &mut Session, words: &Words<'_>) -> Result<HoldId, Refusal> {
 impl HoldWork {
     /// # Errors
     /// As [`Engine::settle`] and [`Engine::renew`].
-    pub(super) async fn run(&self, engine: &Engine) -> Result<HoldAnswer, CheckError> {
+    pub(super) async fn run(&self, engine: &Arc<Engine>) -> Result<HoldAnswer, CheckError> {
         Ok(match self {
-            Self::Settle(hold, cost) => HoldAnswer::Settled(Box::new(engine.settle(hold, *cost, Door::Resp).await?)),
+            Self::Settle(hold, cost, None) => {
+                HoldAnswer::Settled(Box::new(engine.settle(hold, *cost, Door::Resp).await?))
+            }
+            Self::Settle(hold, cost, Some(by)) => {
+                let settling = engine.settle_by_operator(hold.clone(), *cost, Door::Resp, by.clone());
+                HoldAnswer::Settled(Box::new(settling.await?))
+            }
             Self::Renew(hold) => HoldAnswer::Renewed(engine.renew(hold, Door::Resp).await?),
         })
     }

@@ -5,17 +5,16 @@ use std::collections::HashSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
-
 use super::decode::Words;
 use super::outcome::{Outcome, Ran, Refusal, key};
 use super::reply::Replies;
 use super::session::Session;
 use crate::config::THROTTLE;
-use crate::engine::{Check, CheckError, Door, Engine, Kind, Note, OwnQuotas};
+use crate::engine::{Check, CheckError, Door, Engine, Kind, Note, OwnQuotas, StoreError};
 use crate::limit::policy::OnStoreFailure;
 use crate::limit::quota::{MAX_WINDOW, Rate};
 use crate::limit::time::{Micros, seconds_up};
+use crate::shares::CallerTurns;
 
 /// `TTL` of a key without a debt.
 const MISSING: i64 = -2;
@@ -66,18 +65,21 @@ impl KeyWork {
     ///
     /// # Errors
     /// The store gave no decision. Some keys may be reset then.
-    pub(super) async fn run(&self, engine: &Engine) -> Result<i64, KeyError> {
+    pub(super) async fn run(&self, engine: &Engine, turns: &impl Fn() -> CallerTurns) -> Result<i64, KeyError> {
+        let limit = engine.policies().by_name.get(THROTTLE).map(|policy| policy.timeout).unwrap_or_default();
+        let late = |_| Err(CheckError::StoreUnavailable(StoreError::QueueFull).into());
         let count = |found: Vec<Result<bool, KeyError>>| {
             found.into_iter().try_fold(0, |count, found| Ok(count + i64::from(found?)))
         };
         match self {
             Self::Forget(keys, by) => {
                 let keys: HashSet<&Arc<str>> = keys.iter().collect();
-                count(join_all(keys.into_iter().map(|key| forget_one(engine, key, by))).await)
+                let forget = |key| forget_one(engine, key, by);
+                count(engine.in_turns(&turns(), limit, keys.into_iter().collect(), forget, late).await)
             }
             Self::Exists(keys) => {
                 let exists = async |key| Ok(debt_ends(engine, key).await? > 0);
-                count(join_all(keys.iter().map(exists)).await)
+                count(engine.in_turns(&turns(), limit, keys.iter().collect(), exists, late).await)
             }
             Self::TimeToLive(key) => Ok(match debt_ends(engine, key).await? {
                 0 => MISSING,

@@ -7,8 +7,9 @@ use super::Service;
 use super::outcome::Refusal;
 use super::reply::Version;
 use super::transaction::Transaction;
-use crate::access::{Door, Need, Refused, Rejected, Token};
+use crate::access::{Door, Need, Refused, Rejected, Scope, Token, TokenHash};
 use crate::config::Running;
+use crate::shares::Holder;
 
 /// Whether commands get their answers, by `CLIENT REPLY`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -95,9 +96,23 @@ impl Session {
         self.token.as_ref().ok().map(|token| token.name.as_str())
     }
 
+    /// The client's name, if its token is for operators and not for checks.
+    pub(super) fn operator(&self) -> Option<String> {
+        let token = self.token.as_ref().ok().filter(|token| self.by_token && !token.has(Scope::Check));
+        token.map(|token| token.name.clone())
+    }
+
     /// The client in the audit.
     pub(super) fn author(&self) -> String {
         self.token_name().unwrap_or("a client without a password").to_owned()
+    }
+
+    /// The holder of the share that the client uses.
+    pub(super) fn holder(&self) -> Holder {
+        match &self.secret {
+            Some(secret) if self.token.is_ok() => Holder::Token(TokenHash::of(secret)),
+            _ => Holder::at(self.service.caller.address),
+        }
     }
 
     /// Whether clients without a password may check.

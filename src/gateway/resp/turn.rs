@@ -1,5 +1,7 @@
 //! A turn of a connection: the commands that have arrived, decided together and answered in order.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::commands;
@@ -11,6 +13,7 @@ use super::reply::{Replies, Version};
 use super::session::{Replying, Session};
 use super::{policy_check, throttle};
 use crate::engine::{Answer, Check, CheckError, Engine};
+use crate::shares::CallerTurns;
 
 /// The most commands of a turn, which a worker decides in under a millisecond. The rest of a longer
 /// pipeline is the next turn.
@@ -50,9 +53,9 @@ enum Done {
 }
 
 impl Operation {
-    async fn run(&self, engine: &Engine) -> Done {
+    async fn run(&self, engine: &Arc<Engine>, turns: &impl Fn() -> CallerTurns) -> Done {
         match self {
-            Self::Keys(work) => Done::Keys(work.run(engine).await),
+            Self::Keys(work) => Done::Keys(work.run(engine, turns).await),
             Self::Hold(work) => Done::Hold(work.run(engine).await),
         }
     }
@@ -147,18 +150,32 @@ impl Turn {
         self.checks.is_empty() && self.works.is_empty()
     }
 
-    /// The answers to its checks. Checks between two operations on keys are one batch.
-    pub(super) async fn decide(&mut self, engine: &Engine) -> SmallVec<[Answer; 1]> {
+    /// The answers to its checks. Checks between two operations on keys are one batch. In a crowd
+    /// a single one takes a turn, too.
+    pub(super) async fn decide(
+        &mut self,
+        engine: &Arc<Engine>,
+        turns: impl Fn() -> CallerTurns,
+        is_crowded: bool,
+    ) -> SmallVec<[Answer; 1]> {
+        let decide = async |checks: &[Check]| -> SmallVec<[Answer; 1]> {
+            match checks {
+                [] => SmallVec::new(),
+                [check] if !is_crowded => smallvec![engine.check(check).await],
+                // The box keeps the task of a connection small.
+                _ => Box::pin(engine.check_batch(checks, &turns())).await.into(),
+            }
+        };
         let (mut answers, mut from) = (SmallVec::new(), 0);
         for (until, work) in std::mem::take(&mut self.works) {
-            answers.extend(decide(engine, &self.checks[from..until]).await);
-            self.done.push(Box::pin(work.run(engine)).await);
+            answers.extend(decide(&self.checks[from..until]).await);
+            self.done.push(Box::pin(work.run(engine, &turns)).await);
             from = until;
         }
         if from == 0 {
-            return decide(engine, &self.checks).await;
+            return decide(&self.checks).await;
         }
-        answers.extend(decide(engine, &self.checks[from..]).await);
+        answers.extend(decide(&self.checks[from..]).await);
         answers
     }
 
@@ -211,14 +228,5 @@ fn failure(error: &CheckError) -> String {
     match error {
         CheckError::InvalidKey(_) => format!("ERR the key {error}"),
         _ => format!("ERR {error}"),
-    }
-}
-
-async fn decide(engine: &Engine, checks: &[Check]) -> SmallVec<[Answer; 1]> {
-    match checks {
-        [] => SmallVec::new(),
-        [check] => smallvec![engine.check(check).await],
-        // The box keeps the task of a connection small.
-        _ => Box::pin(engine.check_batch(checks)).await.into(),
     }
 }

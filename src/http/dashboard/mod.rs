@@ -6,9 +6,10 @@
 
 use std::sync::LazyLock;
 
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
-use axum::response::{Html, IntoResponse, Response};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
@@ -17,16 +18,17 @@ use crate::node::Node;
 
 pub(super) mod other_node;
 
+mod page;
+
+use page::{HTML, Page, accepts_gzip};
+
 /// The path of the page.
 const PATH: HeaderValue = HeaderValue::from_static("/dashboard");
 
-const HTML: &str = include_str!("dashboard.html");
-
-/// The part of the page that lists the other nodes.
-const NO_NODES: &str = r#"<meta name="nodes" content="">"#;
-
 /// The header fields of the page besides its policy.
-const FIELDS: [(HeaderName, HeaderValue); 5] = [
+const FIELDS: [(HeaderName, HeaderValue); 7] = [
+    (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
+    (header::VARY, HeaderValue::from_static("accept-encoding")),
     (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
     (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
@@ -54,14 +56,17 @@ fn source(name: &str) -> String {
     format!("'sha256-{}'", STANDARD.encode(hash))
 }
 
-pub(super) async fn page(State(node): State<Node>) -> Response {
-    let nodes = node.reloader.running().dashboard_nodes.join(" ");
-    // Origins have no character that ends an attribute or a directive.
-    let page = HTML.replacen(NO_NODES, &format!(r#"<meta name="nodes" content="{nodes}">"#), 1);
-    let mut response = Html(page).into_response();
+pub(super) async fn page(State(node): State<Node>, headers: HeaderMap) -> Response {
+    let nodes = node.reloader.running().dashboard_nodes.clone();
+    let (page, is_gzip) = (Page::of(&nodes), accepts_gzip(&headers));
+    let mut response = Response::new(Body::from(if is_gzip { page.gzip.clone() } else { page.plain.clone() }));
     let headers = response.headers_mut();
     headers.extend(FIELDS);
-    if let Ok(policy) = HeaderValue::try_from(format!("{} {nodes}", *POLICY)) {
+    if is_gzip {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    // Origins have no character that ends a directive.
+    if let Ok(policy) = HeaderValue::try_from(format!("{} {}", *POLICY, nodes.join(" "))) {
         headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     }
     response
@@ -83,7 +88,7 @@ mod tests {
             assert_eq!(HTML.matches(&format!("<{name}>")).count(), 1, "{name}");
             assert_eq!(HTML.matches(&format!("</{name}>")).count(), 1, "{name}");
         }
-        assert_eq!(HTML.matches(NO_NODES).count(), 1);
+        assert_eq!(HTML.matches(page::NO_NODES).count(), 1);
         for forbidden in [" style=\"", " onclick", " onload", "javascript:", "innerHTML", "insertAdjacentHTML", "eval("]
         {
             assert!(!HTML.contains(forbidden), "{forbidden}");

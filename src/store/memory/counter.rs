@@ -6,14 +6,15 @@ use std::num::{NonZeroU32, NonZeroU64};
 use smallvec::SmallVec;
 
 use crate::limit::bucket::Terms;
-use crate::limit::carried::{Places, matched};
+use crate::limit::carried::carried_over;
+use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Quota, Rule};
 use crate::limit::state::State;
 use crate::limit::ticks::Ticks;
 use crate::limit::time::Micros;
 
 /// A state and its counter.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Held {
     pub(super) counter: Counter,
     pub(super) state: State,
@@ -53,15 +54,37 @@ impl Counter {
         }
     }
 
-    /// Whether a reset of a policy with this counter also deletes `other`. Redis has one string for
-    /// all counters of an algorithm, except for logs.
-    pub(super) fn is_reset_with(self, other: Self) -> bool {
-        match (self, other) {
-            (Self::Bucket(_), Self::Bucket(_)) => true,
-            (Self::Window(rule, _), Self::Window(other, _)) => {
-                std::mem::discriminant(&rule) == std::mem::discriminant(&other)
-            }
-            _ => self == other,
+    /// The kind of the state.
+    pub(super) fn kind(self) -> Kind {
+        match self {
+            Self::Bucket(_) => Kind::Bucket,
+            Self::Log(_) => Kind::Log,
+            Self::Ticks(length) => Kind::Ticks(length),
+            Self::Window(Rule::FixedWindow(_), _) => Kind::Fixed,
+            Self::Window(..) => Kind::Sliding,
+        }
+    }
+}
+
+/// The counters that a reset drops together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Bucket,
+    Log,
+    Ticks(OneLength),
+    Fixed,
+    Sliding,
+}
+
+impl Kind {
+    /// The kind of a policy's counters.
+    pub(super) fn of(policy: &Policy) -> Self {
+        match policy.algorithm {
+            Algorithm::TokenBucket => Self::Bucket,
+            Algorithm::SlidingLog => Self::Log,
+            Algorithm::FixedWindow => Self::Fixed,
+            Algorithm::SlidingWindow => Self::Sliding,
+            Algorithm::SlidingCounter => policy.ticks().map_or(Self::Sliding, |ticks| Self::Ticks(OneLength(ticks))),
         }
     }
 }
@@ -80,6 +103,11 @@ impl Held {
             (Counter::Window(rule, window), _) => (rule, window),
         };
         self.state.expires_at(&Quota { name: String::new(), limit: NonZeroU64::MIN, window, rule })
+    }
+
+    /// Whether it is no bucket, or one with a debt at `now`.
+    pub(super) fn owes(&self, now: Micros) -> bool {
+        !self.is_bucket() || self.expires_at() > now
     }
 
     /// Whether it must stay: it counts, or was written beside a bucket that `owes`.
@@ -102,21 +130,46 @@ impl Held {
     }
 }
 
-/// Finds the debts of other rates that carry over to quotas without a state. `missing` has a bit
-/// for each of these. Returns the places of both, the last debt first.
-pub(super) fn carry_over(held: &[Held], quotas: &[Quota], missing: u8) -> SmallVec<[(usize, usize); 3]> {
-    if missing == 0 || !held.iter().any(Held::is_bucket) {
+/// The quotas of token buckets that owe nothing: a bit for each of them, and one for those without a
+/// state.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Debtless {
+    pub(super) without_debt: u8,
+    pub(super) without_state: u8,
+}
+
+impl Debtless {
+    /// Notes what the quota at `place` has at `now`.
+    pub(super) fn note(&mut self, place: usize, found: Option<&Held>, now: Micros) {
+        let is_fresh = |held: &Held| matches!(&held.state, State::TokenBucket(bucket) if bucket.is_fresh(now));
+        self.without_debt |= u8::from(found.is_none_or(|held| !held.owes(now) && !is_fresh(held))) << place;
+        self.without_state |= u8::from(found.is_none()) << place;
+    }
+}
+
+/// Finds the debts of other rates that carry over to these quotas at `now`. Returns the places of
+/// both, the last debt first.
+pub(super) fn carry_over(
+    held: &[Held],
+    quotas: &[Quota],
+    debtless: Debtless,
+    now: Micros,
+) -> SmallVec<[(usize, usize); 3]> {
+    if debtless.without_debt == 0 || !held.iter().any(Held::is_bucket) {
         return SmallVec::new();
     }
+    let has = |bits: u8, place: usize| bits & (1 << place) != 0;
     let without = quotas.iter().enumerate().filter_map(|(place, quota)| match Counter::of(quota) {
-        Counter::Bucket(terms) if missing & (1 << place) != 0 => Some((place, terms)),
+        Counter::Bucket(terms) if has(debtless.without_debt, place) => Some((place, terms)),
         _ => None,
     });
     let debts = held.iter().enumerate().filter_map(|(place, held)| match held.counter {
         Counter::Bucket(terms) => Some((place, terms)),
         _ => None,
     });
-    let mut found = matched(without.collect::<Places>(), debts.collect());
+    let has_state = |quota| !has(debtless.without_state, quota);
+    let owes = |debt: usize| held[debt].owes(now);
+    let mut found = carried_over(&without.collect(), has_state, debts.collect(), owes);
     found.sort_by_key(|(_, place)| std::cmp::Reverse(*place));
     found
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
+use super::counter::Held;
 use crate::limit::decision::{QuotaState, Verdict, Wait};
 use crate::limit::drain::Over;
 use crate::limit::hold::Settlement;
@@ -52,7 +53,13 @@ struct Details {
     drained: Option<Drained>,
     kept: Option<Kept>,
     sale: Option<OpenSale>,
+    /// For a place in line: what each of its buckets was before.
+    before: Option<Before>,
 }
+
+/// The states of the buckets that a place in line has charged, as they were before. None for one
+/// without a debt.
+pub(super) type Before = SmallVec<[Option<Held>; 1]>;
 
 /// The lease of a caller.
 #[derive(Debug, Clone, Copy)]
@@ -74,6 +81,8 @@ pub(super) struct Kept {
     pub(super) meta: Meta,
     /// When it expires without a renewal, by the time of the key's holds, us.
     pub(super) expires: Micros,
+    /// Whether its charge is given back then.
+    pub(super) releases: bool,
     pub(super) end: Option<RecordedEnd>,
     /// How long the record is kept after the end, us.
     pub(super) life: Micros,
@@ -112,7 +121,8 @@ impl Record {
         });
         let is_plain =
             drained.is_none() && kept.is_none() && receipt.entries.iter().all(|entry| *entry == Some(Entry::default()));
-        let details = || Box::new(Details { entries: receipt.entries.clone().into(), drained, kept, sale: None });
+        let details =
+            || Box::new(Details { entries: receipt.entries.clone().into(), drained, kept, sale: None, before: None });
         Self {
             at: receipt.at,
             cost: receipt.cost,
@@ -146,8 +156,24 @@ impl Record {
     /// The same record of a lease that a caller has bought by `charge`.
     pub(super) fn of_sale(self, sale: OpenSale, charge: &Receipt) -> Self {
         let entries = charge.entries.clone().into();
-        let details = Details { entries, drained: None, kept: None, sale: Some(sale) };
+        let details = Details { entries, drained: None, kept: None, sale: Some(sale), before: None };
         Self { details: Some(Box::new(details)), ..self }
+    }
+
+    /// The same record of a place in line, which the buckets had this state before.
+    pub(super) fn of_place(mut self, before: Option<Before>) -> Self {
+        self.details.iter_mut().for_each(|details| details.before = before.clone());
+        self
+    }
+
+    /// The state before a place in line that starts after `now`.
+    pub(super) fn before(&self, now: Micros) -> Option<&Before> {
+        self.details.as_ref()?.before.as_ref().filter(|_| self.at > now)
+    }
+
+    /// The charge's entry in the state of the charged quota at `place`.
+    pub(super) fn entry(&self, place: usize) -> Option<Entry> {
+        self.details.as_ref()?.entries.get(place).copied().flatten()
     }
 
     pub(super) fn sale(&self) -> Option<OpenSale> {
@@ -204,20 +230,14 @@ impl Record {
         }
     }
 
-    /// The charge's receipt for `quotas`. `place` finds each of them among the charged quotas.
-    pub(super) fn receipt(&self, quotas: &[Quota], place: impl Fn(&Quota) -> Option<usize>) -> Receipt {
-        let entry = |quota: &Quota| {
-            let place = place(quota)?;
-            match &self.details {
-                Some(details) => details.entries.get(place).copied().flatten(),
-                None => Some(Entry::default()),
-            }
+    /// The receipt of the charge, for the charged quotas.
+    pub(super) fn receipt(&self) -> Receipt {
+        let entries = match &self.details {
+            Some(details) => details.entries.to_vec(),
+            None => vec![Some(Entry::default()); self.charged.len()],
         };
-        let parts = self.drained().map(|drained| {
-            let part = |quota: &Quota| place(quota).and_then(|place| drained.parts.get(place)).copied().unwrap_or(0);
-            Box::new(quotas.iter().map(part).collect())
-        });
-        Receipt { at: self.at, cost: self.cost, kept: 0, parts, entries: quotas.iter().map(entry).collect() }
+        let parts = self.drained().map(|drained| drained.parts.clone());
+        Receipt { at: self.at, cost: self.cost, kept: 0, parts, entries }
     }
 }
 

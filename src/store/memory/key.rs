@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::counter::{Counter, Held, carry_over};
+use super::counter::{Counter, Debtless, Held, Kind, carry_over};
 use super::ids::{OpenSale, Record, Records, SharedQuotas};
 use crate::limit::decision::{Ruling, Verdict, decide, look};
 use crate::limit::drain::{Over, drain};
 use crate::limit::hold::Renewal;
 use crate::limit::key::Fingerprint;
 use crate::limit::lease::{self, Sold, SoldEnd};
-use crate::limit::line::{self, Line};
 use crate::limit::policy::{Algorithm, Policy};
-use crate::limit::quota::Quota;
+use crate::limit::quota::{Quota, Rule};
 use crate::limit::receipt::{LeaseReceipt, Receipt};
 use crate::limit::refunds::{self, is_tentative};
 use crate::limit::state::State;
@@ -51,7 +50,12 @@ mod holds;
 
 mod reading;
 
+mod undo;
+
+mod waiting;
+
 use holds::Holds;
+use waiting::Placed;
 
 type States = SmallVec<[State; 3]>;
 
@@ -87,25 +91,38 @@ impl KeyState {
             (Work::Sell(sale), Some(id)) => self.sell(policy, id, sale, now),
             (Work::Return(lease), _) => {
                 let is_late = now >= lease.until || self.is_forgotten(lease.made);
-                self.give_back(policy, now, (!is_late).then_some(&lease.charge))
+                let given = if is_late { 0 } else { self.take_back(policy, now, &lease.charge) };
+                self.refunded(policy, now, given)
             }
             (Work::GiveBack(receipt), _) => {
-                let receipt = (!self.is_forgotten(receipt.at)).then_some(receipt);
-                self.give_back(policy, now, receipt)
+                let given = if self.is_forgotten(receipt.at) { 0 } else { self.take_back(policy, now, receipt) };
+                self.refunded(policy, now, given)
             }
             (Work::RefundOnce(_), id) => {
-                let receipt = id.and_then(|id| self.receipt(policy, id.print, now));
-                self.give_back(policy, now, receipt.as_ref())
+                let given = id.map_or(0, |id| self.refund_charge(policy, id.print, now));
+                self.refunded(policy, now, given)
             }
             (Work::Undo(_), id) => self.undo(policy, id, now),
-            (Work::Refund(cost), _) => self.amended(policy, now, |states| refunds::refund(policy, states, now, *cost)),
-            (Work::Reset, _) => self.reset(policy, now),
+            (Work::Refund(cost), _) => {
+                let mut given = 0;
+                self.with(policy, now, |states| {
+                    given = refunds::refund(policy, states, now, *cost);
+                    decide(policy, states, now, &[])
+                });
+                self.refunded(policy, now, given)
+            }
+            (Work::Reset(_), _) => self.reset(policy, now),
             (Work::Settle { cost, .. }, id) => self.settle_sale(policy, id, *cost, now),
             (Work::Sell(_), None) => Done::Sold(self.look(policy, 0, now), None),
             (Work::Renew(_), _) => Done::Renewed(Renewal::Unknown),
             (Work::ReadHolds, _) => Done::Holds(0, Vec::new()),
             (Work::ReadLog(_), _) => Done::Page(self.page(policy, now)),
-            (Work::ReadTicks { cost, .. }, _) => Done::Ticks(self.look(policy, *cost, now), self.ticks(policy, now)),
+            (Work::ReadTicks { cost, .. }, _) => {
+                let mut taken = self.look(policy, *cost, now);
+                // As in Redis, nothing follows for later checks.
+                taken.ruling.closed = None;
+                Done::Ticks(taken, self.ticks(policy, now))
+            }
         }
     }
 
@@ -127,7 +144,11 @@ impl KeyState {
 
     /// Decides a cost without charging it.
     pub(super) fn look(&mut self, policy: &Policy, cost: u64, now: Micros) -> Taken {
-        self.with(policy, now, |states| look(policy, states, now, cost))
+        // A look drops nothing, so that an instant to come may be looked at.
+        let before = (policy.algorithm == Algorithm::SlidingCounter).then(|| self.held.clone());
+        let taken = self.with(policy, now, |states| look(policy, states, now, cost));
+        self.held = before.unwrap_or_else(|| std::mem::take(&mut self.held));
+        taken
     }
 
     /// Whether an id has a record at `now`.
@@ -174,7 +195,7 @@ impl KeyState {
             return replayed;
         }
         let (taken, receipt) = self.charge(policy, now, (cost, over), metas, 0);
-        self.recorded(policy, id, taken, receipt)
+        self.recorded(policy, id, Placed { taken, receipt, before: None })
     }
 
     /// A check that waits. Only token buckets have a line, and they store no metas.
@@ -184,10 +205,10 @@ impl KeyState {
         if let Some((replayed, id)) = known {
             return self.told_to_start(replayed, id.print, now);
         }
-        let (taken, receipt) = self.place(policy, now, (cost, line), id.is_some());
+        let placed = self.place(policy, now, (cost, line), id.map(|id| id.print));
         match id {
-            Some(id) => self.recorded(policy, id, taken, receipt),
-            None => Done::Taken(taken),
+            Some(id) => self.recorded(policy, id, placed),
+            None => Done::Taken(placed.taken),
         }
     }
 
@@ -197,23 +218,6 @@ impl KeyState {
             charged.verdict.start_after = record.start_after(now);
         }
         replayed
-    }
-
-    /// Charges a cost at the first instant at which it fits.
-    fn place(
-        &mut self,
-        policy: &Policy,
-        now: Micros,
-        (cost, line): (u64, Line),
-        has_id: bool,
-    ) -> (Taken, Option<Receipt>) {
-        let mut receipt = None;
-        let taken = self.with(policy, now, |states| {
-            let (ruling, made) = line::wait(policy, states, now, cost, line, has_id);
-            receipt = made;
-            ruling
-        });
-        (taken, receipt)
     }
 
     /// The decision on an earlier check with the id, if it charged.
@@ -227,11 +231,12 @@ impl KeyState {
     }
 
     /// Records a charge under its id. A denial leaves no record.
-    fn recorded(&mut self, policy: &Arc<Policy>, id: Id<'_>, taken: Taken, receipt: Option<Receipt>) -> Done {
+    fn recorded(&mut self, policy: &Arc<Policy>, id: Id<'_>, charged: Placed) -> Done {
+        let Placed { taken, receipt, before } = charged;
         let (Some(receipt), Some(verdict)) = (receipt, taken.ruling.verdicts.first()) else {
             return Done::Taken(taken);
         };
-        let record = Record::new(verdict, &receipt, id.quotas.of(&policy.quotas), id.life, None);
+        let record = Record::new(verdict, &receipt, id.quotas.of(&policy.quotas), id.life, None).of_place(before);
         let verdict = Verdict { start_after: verdict.start_after, ..record.verdict() };
         self.notes.get_or_insert_default().records.insert(id.print, record);
         Done::Charged(Box::new(Charged { policy: policy.clone(), verdict, replayed: false, refunded: false }))
@@ -253,34 +258,6 @@ impl KeyState {
             ruling
         });
         (taken, receipt)
-    }
-
-    /// As [`KeyState::receipt_of`], unless a reset has taken the charge back.
-    fn receipt(&mut self, policy: &Policy, id: Fingerprint, now: Micros) -> Option<Receipt> {
-        self.receipt_of(policy, id, now).filter(|receipt| !self.is_forgotten(receipt.at))
-    }
-
-    /// The receipt of an id's charge for the present quotas, unless it was refunded. Marks it as
-    /// refunded.
-    fn receipt_of(&mut self, policy: &Policy, id: Fingerprint, now: Micros) -> Option<Receipt> {
-        let record = self.notes.as_mut()?.records.get_mut(id)?;
-        if !record.is_alive(now) || std::mem::replace(&mut record.refunded, true) {
-            return None;
-        }
-        Some(receipt_for(record, policy))
-    }
-
-    /// Takes back the charge of an id, and forgets its record with its hold. A later change of the
-    /// record keeps it.
-    fn undo(&mut self, policy: &Policy, id: Option<Id<'_>>, now: Micros) -> Done {
-        let is_changed = |record: &Record| record.refunded || record.kept().is_some_and(|kept| kept.end.is_some());
-        let unchanged = id.filter(|id| self.record(id.print).is_some_and(|record| !is_changed(record)));
-        let receipt = unchanged.and_then(|id| self.receipt(policy, id.print, now));
-        if let (Some(id), Some(notes)) = (unchanged, &mut self.notes) {
-            let record = notes.records.remove(id.print);
-            record.as_ref().and_then(Record::kept).into_iter().for_each(|kept| notes.holds.forget(kept));
-        }
-        self.give_back(policy, now, receipt.as_ref())
     }
 
     fn lease(&mut self, policy: &Policy, costs: &[u64], metas: &[Meta], now: Micros, hold: Micros) -> Done {
@@ -320,7 +297,7 @@ impl KeyState {
     }
 
     /// Ends the lease of a caller, and returns the units that it has not spent.
-    fn settle_sale(&mut self, policy: &Policy, id: Option<Id<'_>>, spent: Option<u64>, now: Micros) -> Done {
+    fn settle_sale(&mut self, policy: &Arc<Policy>, id: Option<Id<'_>>, spent: Option<u64>, now: Micros) -> Done {
         let known = id.and_then(|id| Some((id.print, self.record(id.print)?)));
         let known = known.filter(|(_, record)| record.is_alive(now));
         let Some((print, record, sale)) = known.and_then(|(print, record)| Some((print, record, record.sale()?)))
@@ -340,68 +317,91 @@ impl KeyState {
             }
         };
         let is_forgotten = rest == 0 || self.is_forgotten(sale.made);
-        let receipt = (!is_forgotten).then(|| Receipt { cost: rest, ..receipt_for(record, policy) });
-        let mut given = 0;
-        let taken = self.with(policy, now, |states| {
-            given = receipt.map_or(0, |receipt| refunds::give_back(policy, states, now, &receipt));
-            decide(policy, states, now, &[0])
-        });
+        let owed = (!is_forgotten).then(|| charge_of(record, policy, (rest, 0))).flatten();
+        let given = owed.map_or(0, |(charged, receipt)| self.take_back(&charged, now, &receipt));
         if let SoldEnd::Settled { spent, returned, replayed: false } = &mut end {
             *returned = given;
             let record = self.notes.as_mut().and_then(|notes| notes.records.get_mut(print));
             record.into_iter().for_each(|record| record.end_sale(*spent, given));
         }
-        Done::Returned(Taken { tentative: false, ..taken }, end)
+        Done::Returned(self.state_now(policy, now), end)
     }
 
-    fn give_back(&mut self, policy: &Policy, now: Micros, receipt: Option<&Receipt>) -> Done {
-        let given = |states: &mut States| receipt.map_or(0, |receipt| refunds::give_back(policy, states, now, receipt));
-        self.amended(policy, now, given)
-    }
-
+    /// Drops all counts that the policy's algorithm has for the key, whatever quotas made them.
     fn reset(&mut self, policy: &Policy, now: Micros) -> Done {
-        let own: SmallVec<[Counter; 3]> = policy.quotas.iter().map(Counter::of).collect();
-        self.held.retain(|held| !own.iter().any(|own| own.is_reset_with(held.counter)));
-        self.notes.get_or_insert_default().reset = Some((now, now + longest_life(policy)));
-        self.amended(policy, now, |_| 0)
+        let own = Kind::of(policy);
+        self.held.retain(|held| held.counter.kind() != own);
+        let notes = self.notes.get_or_insert_default();
+        notes.reset = Some((now, now + longest_life(policy)));
+        notes.holds.reset(policy.options.hold.is_some());
+        self.refunded(policy, now, 0)
     }
 
     fn is_forgotten(&self, at: Micros) -> bool {
         self.notes.as_ref().and_then(|notes| notes.reset).is_some_and(|(reset, _)| at <= reset)
     }
 
-    fn amended(&mut self, policy: &Policy, now: Micros, amend: impl FnOnce(&mut States) -> u64) -> Done {
-        let mut given = 0;
-        let taken = self.with(policy, now, |states| {
-            given = amend(states);
-            decide(policy, states, now, &[0])
-        });
-        Done::Refunded(Taken { tentative: false, ..taken }, given)
+    /// Takes back the part of a charge of the policy's quotas that still counts. Returns units.
+    fn take_back(&mut self, charged: &Policy, now: Micros, receipt: &Receipt) -> u64 {
+        match charged.quotas.is_empty() {
+            // Only places were charged.
+            true => receipt.cost,
+            false => {
+                let mut given = 0;
+                self.lend(charged, now, false, |states| {
+                    given = refunds::give_back(charged, states, now, receipt);
+                    decide(charged, states, now, &[])
+                });
+                given
+            }
+        }
+    }
+
+    fn refunded(&mut self, policy: &Policy, now: Micros, given: u64) -> Done {
+        Done::Refunded(self.state_now(policy, now), given)
+    }
+
+    /// The verdict on cost 0, which the pre-filter learns nothing from.
+    fn state_now(&mut self, policy: &Policy, now: Micros) -> Taken {
+        let taken = self.with(policy, now, |states| decide(policy, states, now, &[0]));
+        Taken { tentative: false, ..taken }
     }
 
     /// Lends out the states of the policy's quotas, each found by the properties that identify its
     /// counter. A reload may reorder, add or drop quotas, or change a limit. Counts that still have
     /// a meaning survive that.
     fn with(&mut self, policy: &Policy, now: Micros, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
+        self.lend(policy, now, true, rule)
+    }
+
+    /// The same, where debts of other rates may carry over.
+    fn lend(&mut self, policy: &Policy, now: Micros, carries: bool, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
         if policy.algorithm == Algorithm::SlidingCounter {
             return self.with_one(policy, now, rule);
         }
         let quotas = &policy.quotas;
-        let mut missing = 0u8;
+        let mut debtless = Debtless::default();
         let found_or_new = |(place, quota): (usize, &Quota)| {
-            self.remove(quota).unwrap_or_else(|| {
-                missing |= 1 << place;
-                State::new(quota)
-            })
+            let found = self.remove(quota);
+            debtless.note(place, found.as_ref().filter(|_| carries), now);
+            found.map_or_else(|| State::new(quota), |held| held.state)
         };
         let mut states: States = quotas.iter().enumerate().map(found_or_new).collect();
-        let lent = carry_over(&self.held, quotas, missing);
+        let lent = if carries { carry_over(&self.held, quotas, debtless, now) } else { SmallVec::new() };
+        let repaid: SmallVec<[(usize, State); 1]> =
+            lent.iter().map(|(quota, _)| (*quota, states[*quota].clone())).collect();
         lent.iter()
             .for_each(|(quota, held)| states[*quota] = self.held[*held].carried(&quotas[*quota], now));
         let tentative = is_tentative(policy, &states, now);
         let ruling = rule(&mut states);
         for (_, held) in lent.into_iter().filter(|(quota, _)| !states[*quota].is_carried()) {
             self.held.remove(held);
+        }
+        // A rule that has changed nothing leaves the states as they were.
+        for (quota, state) in repaid {
+            if states[quota].is_carried() {
+                states[quota] = state;
+            }
         }
         self.store(quotas, states);
         Taken { ruling, at: now, tentative }
@@ -410,7 +410,8 @@ impl KeyState {
     /// The same for quotas that share one state.
     fn with_one(&mut self, policy: &Policy, now: Micros, rule: impl FnOnce(&mut States) -> Ruling) -> Taken {
         let quotas = &policy.quotas;
-        let state = self.remove(&quotas[0]).unwrap_or_else(|| State::new(&quotas[0]));
+        let mut state = self.remove(&quotas[0]).map_or_else(|| State::new(&quotas[0]), |held| held.state);
+        state.expire(&quotas[0], now);
         let mut states: States = smallvec![state; quotas.len()];
         let tentative = is_tentative(policy, &states, now);
         let ruling = rule(&mut states);
@@ -428,18 +429,33 @@ impl KeyState {
         self.held.insert_many(0, own);
     }
 
-    fn remove(&mut self, quota: &Quota) -> Option<State> {
+    fn remove(&mut self, quota: &Quota) -> Option<Held> {
         let counter = Counter::of(quota);
         let at = self.held.iter().position(|held| held.counter == counter);
-        at.map(|at| self.held.remove(at).state)
+        at.map(|at| self.held.remove(at))
     }
 }
 
-/// The receipt of a recorded charge for the present quotas.
-fn receipt_for(record: &Record, policy: &Policy) -> Receipt {
+/// The policy with the quotas that a record charged, and the receipt for `cost` units of that charge.
+/// Further units, `kept`, stay. Counts of another algorithm began anew, and are none of the record's.
+fn charge_of(record: &Record, present: &Arc<Policy>, (cost, kept): (u64, u64)) -> Option<(Arc<Policy>, Receipt)> {
+    let receipt = Receipt { cost, kept, ..record.receipt() };
     let charged = &record.charged;
-    let place = |quota: &Quota| charged.iter().position(|charged| Counter::of(charged) == Counter::of(quota));
-    record.receipt(&policy.quotas, place)
+    if present.quotas == **charged {
+        return Some((present.clone(), receipt));
+    }
+    let mut quotas = charged.to_vec();
+    for quota in &mut quotas {
+        if let (Rule::SlidingCounter(ticks), Some(present)) = (&mut quota.rule, present.ticks()) {
+            if ticks.length() != present.length() {
+                return None;
+            }
+            // The windows in force count the tick, too.
+            *ticks = ticks.with_life(present.life());
+        }
+    }
+    let policy = Arc::new(Policy { quotas, ..Policy::clone(present) });
+    charged.iter().all(|quota| Algorithm::of(quota) == present.algorithm).then_some((policy, receipt))
 }
 
 /// Records the metas of charges in the log that stores them.
@@ -469,7 +485,6 @@ mod tests {
 
     use super::*;
     use crate::limit::key::Fingerprinter;
-    use crate::limit::quota::Rule;
 
     #[test]
     fn a_record_keeps_no_policy_with_its_lists() {

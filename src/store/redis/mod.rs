@@ -46,6 +46,9 @@ mod observe;
 
 pub mod registry;
 
+#[cfg(test)]
+mod rights_page;
+
 pub use lane::key_batch::first_part;
 pub use lane::metrics::ShardCounts;
 use lane::shared::Shared;

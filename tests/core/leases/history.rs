@@ -400,7 +400,7 @@ impl<'a> History<'a> {
         let done = store.run(&self.subjects[leased], &work, &[]).map_err(|error| error.to_string())?;
         self.tell(|_| format!("{actor}: {work:?} is {}", told(&done)));
         self.judge.step();
-        if work == Work::Reset {
+        if matches!(work, Work::Reset(_)) {
             self.judge.reset();
         }
         self.steps.push((instant, leased, work));

@@ -213,6 +213,11 @@ impl Rig {
         counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
     }
 
+    /// The units that a key has left under a policy of the first node.
+    pub(super) fn left(&self, policy: &str, key: &str) -> u64 {
+        self.nodes[0].as_ref().unwrap().check(policy, key, 0)["remaining"].as_u64().unwrap()
+    }
+
     pub(super) fn kill_node(&mut self, place: usize) {
         self.nodes[place] = None;
     }
@@ -306,7 +311,11 @@ pub(super) struct Client {
 impl Client {
     /// A client on the machine of the proxy, which every page trusts.
     pub(super) fn on_this_machine(self) -> Self {
-        Self { source: [127, 0, 0, 1], ..self }
+        self.from([127, 0, 0, 1])
+    }
+
+    pub(super) fn from(self, source: [u8; 4]) -> Self {
+        Self { source, ..self }
     }
 
     pub(super) fn ask(self, method: &str, target: &str, host: &str, headers: &[(String, String)]) -> Answer {

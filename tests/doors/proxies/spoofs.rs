@@ -5,13 +5,12 @@
 pub(crate) struct Spelling {
     pub(crate) method: &'static str,
     pub(crate) target: &'static str,
-    /// Whether only the backend's own reading makes it one. `ignore_case` and `strip_parameters`
-    /// are for the backends that read so.
+    /// Whether only the backend's own reading makes it one.
     pub(crate) is_own_reading: bool,
 }
 
 /// Spellings that count as `/login`, or are denied.
-const SPELLINGS: [&str; 121] = [
+const SPELLINGS: [&str; 132] = [
     "/login",
     "/login/",
     "//login",
@@ -133,11 +132,6 @@ const SPELLINGS: [&str; 121] = [
     "/x%255c..%255clogin",
     "/login%253bx",
     "login",
-];
-
-/// The readings of some backends: without case, parameters, a suffix or last letters, or with a
-/// third decoding.
-const OWN_READINGS: [&str; 16] = [
     "/Login",
     "/LOGIN",
     "/logI%6e",
@@ -146,15 +140,14 @@ const OWN_READINGS: [&str; 16] = [
     "/login;jsessionid=1/",
     "/;x/login",
     "/login%3bx=1",
-    "/login.json",
-    "/login.",
-    "/login..",
-    "/login%20",
-    "/%EF%BD%8Cogin",
     "/log%C4%B1n",
-    "/login%E2%80%8B",
-    "/%25256cogin",
+    "/account/..%2flogin",
+    "/account/%2e%2E%2Flogin",
 ];
+
+/// The readings of some backends: without a suffix or last letters, or with a third decoding.
+const OWN_READINGS: [&str; 7] =
+    ["/login.json", "/login.", "/login..", "/login%20", "/%EF%BD%8Cogin", "/login%E2%80%8B", "/%25256cogin"];
 
 pub(crate) fn spellings() -> Vec<Spelling> {
     let of = |method, is_own_reading| move |target: &&'static str| Spelling { method, target, is_own_reading };
@@ -300,7 +293,7 @@ pub(crate) fn rows() -> Vec<Row> {
     rows.push(row("GET", "/", app, &[("X-Tollgate-Token", "tollgate_0"), ("Origin", "http://evil.example")]));
     rows.extend(LOGINS.map(|target| row("POST", target, app, &[])));
     rows.extend(
-        ["/health/..", "/health/../", "/health%2f..", "/x?/health", "/Health", "/health/x"]
+        ["/health/..", "/health/../", "/health%2f..", "/account/..%2fx", "/x?/health", "/Health", "/health/x"]
             .map(|target| row("GET", target, status, &[])),
     );
     // Backends read these in several ways.

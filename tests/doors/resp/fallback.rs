@@ -5,7 +5,7 @@ use crate::support::{free_port, unique};
 
 fn answers(mode: &str) -> super::Door {
     let policy = format!(
-        "{{algorithm: token-bucket, quotas: [{{rate: 1 per 1s, burst: 1}}], inline: true, on_store_failure: {mode}}}"
+        "{{algorithm: token-bucket, quotas: [{{rate: 1 per 1s, burst: 1}}], inline: true, wait: {{}}, on_store_failure: {mode}}}"
     );
     let store = format!("store: {{redis: [\"redis://127.0.0.1:{}\"], timeout: 50ms}}", free_port());
     door(&format!("{store}\npolicies: {{cl.throttle: {policy}}}"))

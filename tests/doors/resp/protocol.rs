@@ -223,8 +223,8 @@ fn hello_switches_between_the_versions() {
 #[test]
 fn policy_checks_answer_in_milliseconds() {
     let door = door(
-        "policies: {p: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 2}], deny: {keys: [mallory]}, \
-         allow: {keys: [root]}}}",
+        "policies: {p: {algorithm: token-bucket, quotas: [{rate: 1 per 1h, burst: 2}], wait: {}, \
+         deny: {keys: [mallory]}, allow: {keys: [root]}}}",
     );
     let mut connection = door.connect();
     let key = unique("k");
@@ -253,7 +253,7 @@ fn policy_checks_answer_in_milliseconds() {
 
 #[test]
 fn configured_policy_of_cl_throttle_has_its_lists_and_shadow() {
-    let options = "algorithm: token-bucket, quotas: [{rate: 1 per 1s, burst: 1}], inline: true";
+    let options = "algorithm: token-bucket, quotas: [{rate: 1 per 1s, burst: 1}], inline: true, wait: {queue: 1000}";
     let door = door(&format!(
         "policies: {{cl.throttle: {{{options}, deny: {{keys: [mallory]}}, allow: {{keys: [root]}}}}}}"
     ));

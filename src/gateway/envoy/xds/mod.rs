@@ -24,8 +24,10 @@ use tonic::{Code, Streaming};
 use tonic_prost::ProstCodec;
 
 use self::messages::{DiscoveryRequest, DiscoveryResponse, NodeInfo, Status};
+use crate::clock::Clock;
 use crate::config::envoy::{RateLimitConfig, RuleSet, XdsConfig, XdsTls};
 use crate::node::{Node, Phase};
+use crate::telemetry::limiter::Limiter;
 
 pub mod messages;
 
@@ -49,13 +51,18 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 /// The interval at which a rejected set waits for a load of the file.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Lines in the log about accepted sets, and about unreadable ones, in ten seconds.
+const LINES: u64 = 10;
+
 /// Faults that a rejection repeats.
 const MAX_FAULTS: usize = 20;
 
 /// Follows the control plane of `node` as long as the node runs. Never returns, even without one.
 pub async fn follow(node: &Node) {
     let Some(config) = node.reloader.control_plane() else { return std::future::pending().await };
-    let mut follower = Follower { node, config, pauses: Pauses::default() };
+    let (acceptances, refusals) = (Limiter::of(LINES), Limiter::of(LINES));
+    let (clock, pauses) = (Clock::system(), Pauses::default());
+    let mut follower = Follower { node, config, pauses, clock, acceptances, refusals };
     loop {
         let Err(reason) = follower.stream().await;
         let pause = follower.pauses.next();
@@ -69,6 +76,10 @@ struct Follower<'a> {
     node: &'a Node,
     config: Arc<XdsConfig>,
     pauses: Pauses,
+    clock: Clock,
+    /// Limit the log lines about sets: a control plane may send any number.
+    acceptances: Limiter,
+    refusals: Limiter,
 }
 
 /// A rejected set.
@@ -111,7 +122,15 @@ impl Follower<'_> {
             request.error_detail = match applied {
                 Ok(()) => {
                     let count = resources.len();
-                    tracing::info!(version = version_info, resources = count, "the control plane's rules are in force");
+                    if let Some(suppressed) = self.acceptances.pass(self.clock.now()) {
+                        let version = version_info;
+                        tracing::info!(
+                            version,
+                            resources = count,
+                            suppressed,
+                            "the control plane's rules are in force"
+                        );
+                    }
                     (self.pauses, rejected) = (Pauses::default(), None);
                     request.version_info.clone_from(version_info);
                     None
@@ -150,8 +169,12 @@ impl Follower<'_> {
     async fn apply(&self, response: &DiscoveryResponse) -> Result<(), String> {
         require_type("response", &response.type_url)?;
         let rules: Result<Vec<RateLimitConfig>, String> = response.resources.iter().map(read).collect();
-        let rules = rules.inspect_err(|reason| tracing::error!(reason, "unreadable rules of the control plane"))?;
-        self.node.reloader.receive(RuleSet(rules)).await.map_err(|error| {
+        let rules = rules.map(RuleSet).and_then(fitting).inspect_err(|reason| {
+            if let Some(suppressed) = self.refusals.pass(self.clock.now()) {
+                tracing::error!(reason, suppressed, "unreadable rules of the control plane");
+            }
+        })?;
+        self.node.reloader.receive(rules).await.map_err(|error| {
             let faults = error.to_string();
             faults.lines().take(MAX_FAULTS).collect::<Vec<_>>().join("\n")
         })?;
@@ -165,6 +188,17 @@ impl Follower<'_> {
 
 fn require_type(of: &str, type_url: &str) -> Result<(), String> {
     if type_url == TYPE_URL { Ok(()) } else { Err(format!("the type of a {of} must be {TYPE_URL}, not {type_url}")) }
+}
+
+/// The set, unless it is too large.
+fn fitting(rules: RuleSet) -> Result<RuleSet, String> {
+    let (parts, most) = (rules.parts(), RuleSet::MOST);
+    match parts <= most {
+        true => Ok(rules),
+        false => Err(format!(
+            "the set has {parts} descriptors, entries of `replaces` and values of `metadata`: send at most {most}"
+        )),
+    }
 }
 
 fn read(resource: &Any) -> Result<RateLimitConfig, String> {

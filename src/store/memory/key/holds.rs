@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Counter, Id, KeyState};
+use super::waiting::Placed;
+use super::{Id, KeyState};
 use crate::limit::decision::Verdict;
-use crate::limit::drain::Over;
+use crate::limit::drain::{Over, drain_rest};
 use crate::limit::hold::{End, Hold, HoldState, LISTED, OnExpiry, Places, Renewal, SWEPT, Settlement};
 use crate::limit::key::Fingerprint;
 use crate::limit::line;
 use crate::limit::policy::Policy;
-use crate::limit::quota::Quota;
-use crate::limit::receipt::Receipt;
-use crate::limit::time::Micros;
+use crate::limit::time::{MICROS_PER_MILLI, MICROS_PER_SECOND, Micros};
 use crate::store::memory::ids::{Kept, Record, RecordedEnd};
 use crate::store::work::{Charged, Done, OpenHold, Waiting, Work};
 use crate::store::{Meta, Taken};
+
+const RESET: HoldState = HoldState::Ended(End::Reset);
 
 /// A place by its expiry, us, and the id of its hold.
 type Place = (Micros, Arc<str>);
@@ -29,9 +30,30 @@ pub(super) struct Holds {
     places: BTreeMap<Place, Fingerprint>,
     /// How many of the places have expired by the clock. A count costs no walk over them.
     expired: usize,
+    /// Until when the store keeps all of it, us.
+    until: Micros,
 }
 
 impl Holds {
+    /// Forgets everything that the store does not keep any more.
+    fn forget_at(&mut self, now: Micros) {
+        if self.until <= now {
+            *self = Self::default();
+        }
+    }
+
+    /// Opens or extends the hold of a record. The store keeps the places for a second after the last
+    /// one, and where its expiry gives the charge back, as long as the record.
+    fn occupy(&mut self, step: &Step<'_>, kept: &Kept, id: Fingerprint) {
+        self.clock = step.at;
+        self.places.insert((kept.expires, kept.name.clone()), id);
+        let last = self.places.last_key_value().map_or(0, |((last, _), _)| *last);
+        let life = last.saturating_sub(step.at) + MICROS_PER_SECOND;
+        let of_record = if kept.releases { kept.expires - step.at + kept.life } else { 0 };
+        let lives = life.max(of_record).div_ceil(MICROS_PER_MILLI) * MICROS_PER_MILLI;
+        self.until = self.until.max(step.now + lives);
+    }
+
     /// Sets the clock to `at`, which is never before it, if a hold has expired by then.
     fn expire(&mut self, at: Micros) {
         self.expired += self.places.range(after(self.clock)..after(at)).count();
@@ -53,9 +75,10 @@ impl Holds {
         self.remove(&(kept.expires, kept.name.clone()));
     }
 
-    fn clear(&mut self) {
-        self.places.clear();
-        self.expired = 0;
+    /// Ends all holds. Without holds in the policy the store drops the clock as well.
+    pub(super) fn reset(&mut self, keeps_clock: bool) {
+        let kept = if keeps_clock { (self.clock, self.until) } else { (0, 0) };
+        *self = Self { clock: kept.0, until: kept.1, ..Self::default() };
     }
 
     fn open(&self) -> usize {
@@ -73,12 +96,6 @@ impl Holds {
 /// The start of the places that expire after an instant.
 fn after(at: Micros) -> Place {
     (at + 1, Arc::default())
-}
-
-/// Whether the counters of a charge are those of these quotas.
-fn are_counted(charged: &[Quota], quotas: &[Quota]) -> bool {
-    let is_counted = |charged: &Quota| quotas.iter().any(|quota| Counter::of(quota) == Counter::of(charged));
-    charged.len() == quotas.len() && charged.iter().all(is_counted)
 }
 
 /// One operation under a policy with holds.
@@ -106,6 +123,7 @@ impl KeyState {
         metas: &[Meta],
         now: Micros,
     ) -> Done {
+        self.notes.iter_mut().for_each(|notes| notes.holds.forget_at(now));
         let at = self.notes.as_ref().map_or(now, |notes| now.max(notes.holds.clock));
         let step = Step { policy, hold, now, at };
         let own = id.map(|id| id.print).filter(|print| self.knows(*print, now));
@@ -128,12 +146,14 @@ impl KeyState {
         let freed = matches!(work, Work::Settle { .. } | Work::RefundOnce(_)) && own.is_some_and(is_open);
         let wait = self.wait_for_place(&step);
         let before = self.holds().map_or(0, Holds::open);
-        let (mut expired, waiting) = self.sweep_expired(&step, work, own);
+        // The sweep removes an expired place, whose absence would look like a reset.
+        let is_reset = own.and_then(|own| self.state_of(&step, own)).is_some_and(|(state, _)| state == RESET);
+        let mut expired = self.sweep_expired(&step, work, own);
         let needs_place = matches!(work, Work::Look(_) | Work::Wait(_) | Work::Once { over: Over::Deny, .. });
         let done = match (work, id) {
-            (Work::Settle { cost, .. }, _) => self.settle(&step, own, *cost),
+            (Work::Settle { cost, .. }, _) => self.settle(&step, own, *cost, is_reset),
             (Work::RefundOnce(_), _) if own.is_some_and(|own| self.kept(own).is_some()) => {
-                match self.settle(&step, own, Some(0)) {
+                match self.settle(&step, own, Some(0), is_reset) {
                     Done::Settled(taken, Some(Settlement { refunded, replayed, .. })) => {
                         Done::Refunded(taken, if replayed { 0 } else { refunded })
                     }
@@ -142,25 +162,24 @@ impl KeyState {
             }
             (Work::Once { cost, .. }, Some(_)) if needs_place && wait > 0 => Done::Taken(self.look(policy, *cost, now)),
             (Work::Once { id: name, cost, over: Over::Deny }, Some(id)) => {
-                let charged = self.charge(policy, now, (*cost, Over::Deny), metas, 0);
-                self.open(&step, (id, &name.name), charged, metas)
+                let (taken, receipt) = self.charge(policy, now, (*cost, Over::Deny), metas, 0);
+                self.open(&step, (id, &name.name), Placed { taken, receipt, before: None }, metas)
             }
             (Work::Wait(waiting), _) if wait > 0 && waiting.cost > 0 => {
                 let Waiting { cost, line, .. } = **waiting;
                 Done::Taken(self.with(policy, now, |states| line::deny(policy, states, now, cost, line)))
             }
             (Work::Wait(waiting), Some(id)) => {
-                let charged = self.place(policy, now, (waiting.cost, waiting.line), true);
+                let charged = self.place(policy, now, (waiting.cost, waiting.line), Some(id.print));
                 let name = waiting.id.as_ref().map_or_else(Default::default, |id| id.name.clone());
                 self.open(&step, (id, &name), charged, metas)
             }
             _ => self.operate(policy, work, id, metas, now),
         };
-        if *work == Work::Reset {
+        if matches!(work, Work::Reset(_)) {
             expired = before;
-            self.notes.iter_mut().for_each(|notes| notes.holds.clear());
         }
-        let is_unswept = step.releases() && self.holds().is_some_and(|holds| holds.expired(at).nth(waiting).is_some());
+        let is_unswept = step.releases() && self.holds().is_some_and(|holds| holds.expired > 0);
         let places = self.places(&step, id.map(|id| id.print), wait);
         let places = Places { is_unswept, expired: expired as u64, freed, ..places };
         with_places(done, places, needs_place)
@@ -206,7 +225,7 @@ impl KeyState {
     /// The state of an id's hold, and whether its charge was given back at its expiry or will be.
     fn state_of(&self, step: &Step<'_>, id: Fingerprint) -> Option<(HoldState, bool)> {
         let record = self.record(id).filter(|record| record.is_alive(step.now))?;
-        let Kept { expires, name, end, .. } = record.kept()?;
+        let Kept { expires, name, end, releases, .. } = record.kept()?;
         Some(match end {
             Some(RecordedEnd::Settled(_)) => (HoldState::Ended(End::Settled), false),
             Some(RecordedEnd::Released) => (HoldState::Ended(End::Expired), true),
@@ -217,7 +236,7 @@ impl KeyState {
                 match *expires > step.at {
                     true if has_place => (HoldState::Open(expires - step.at), false),
                     false if has_place || !self.is_forgotten(record.at()) => {
-                        (HoldState::Ended(End::Expired), step.releases())
+                        (HoldState::Ended(End::Expired), *releases)
                     }
                     _ => (HoldState::Ended(End::Reset), false),
                 }
@@ -225,46 +244,41 @@ impl KeyState {
         })
     }
 
-    /// Removes some expired holds, and gives their charges back if the policy releases them. Also
-    /// gives back the one that is settled. Returns how many it removed, and how many wait for a call
-    /// that has their counters: a check may name a plan with other windows.
-    fn sweep_expired(&mut self, step: &Step<'_>, work: &Work, own: Option<Fingerprint>) -> (usize, usize) {
+    /// Removes some expired holds. Gives their charges back if the policy released them when they were
+    /// opened, also that of the hold that is settled. Returns how many it removed.
+    fn sweep_expired(&mut self, step: &Step<'_>, work: &Work, own: Option<Fingerprint>) -> usize {
         let settles = matches!(work, Work::Settle { .. } | Work::RefundOnce(_));
-        let is_released = |own: &Fingerprint| self.state_of(step, *own) == Some((HoldState::Ended(End::Expired), true));
-        let released = own.filter(|own| settles && is_released(own));
-        let gives_back = step.releases() && *work != Work::Reset;
         let undone = own.filter(|_| matches!(work, Work::Undo(_)));
-        let Some(notes) = &mut self.notes else { return (0, 0) };
-        let mut expired: Vec<_> =
+        let Some(notes) = &mut self.notes else { return 0 };
+        let expired: Vec<_> =
             notes.holds.expired(step.at).take(SWEPT).map(|(place, id)| (place.clone(), *id)).collect();
-        let found = expired.len();
-        if gives_back && found < SWEPT {
-            let is_counted = |id: &Fingerprint| {
-                let record = notes.records.get(*id).filter(|record| record.is_alive(step.now));
-                record.is_none_or(|record| are_counted(&record.charged, &step.policy.quotas))
-            };
-            expired.retain(|(_, id)| Some(*id) == undone || is_counted(id));
-        }
-        let waiting = found - expired.len();
         expired.iter().for_each(|(place, _)| notes.holds.remove(place));
-        if !gives_back {
-            return (expired.len(), waiting);
+        if matches!(work, Work::Reset(_)) {
+            // It drops the counts.
+            return expired.len();
         }
         let mut due: Vec<Fingerprint> = expired.iter().map(|(_, id)| *id).collect();
-        due.extend(released.filter(|own| !due.contains(own)));
+        due.extend(own.filter(|own| settles && !due.contains(own)));
         for id in due.into_iter().rev().filter(|id| Some(*id) != undone) {
-            let record = self.record(id).filter(|record| record.is_alive(step.now));
-            if record.and_then(Record::kept).is_some_and(|kept| kept.end.is_none()) {
-                let receipt = self.receipt_of(step.policy, id, step.now);
-                self.give_back(step.policy, step.now, receipt.as_ref());
+            // The place is gone already, so its absence is no reset.
+            let is_expired = expired.iter().any(|(_, expired)| *expired == id)
+                || self.state_of(step, id) == Some((HoldState::Ended(End::Expired), true));
+            let record = self.record(id).filter(|record| is_expired && record.is_alive(step.now));
+            let due = record.filter(|record| record.kept().is_some_and(|kept| kept.releases && kept.end.is_none()));
+            if let Some(cost) = due.map(Record::cost) {
+                self.take_back_charge(step.policy, id, (cost, 0), step.now);
                 self.end(id, RecordedEnd::Released);
+                self.notes
+                    .iter_mut()
+                    .filter_map(|notes| notes.records.get_mut(id))
+                    .for_each(|record| record.refunded = true);
             }
         }
-        (expired.len(), waiting)
+        expired.len()
     }
 
     /// Notes the end of a hold, and frees its place.
-    fn end(&mut self, id: Fingerprint, end: RecordedEnd) {
+    pub(super) fn end(&mut self, id: Fingerprint, end: RecordedEnd) {
         let Some(notes) = &mut self.notes else { return };
         let Some(kept) = notes.records.get_mut(id).and_then(Record::kept_mut) else { return };
         kept.end = Some(end);
@@ -289,26 +303,22 @@ impl KeyState {
     }
 
     /// Opens a hold for a check that was charged. Its time to live counts from its start.
-    fn open(
-        &mut self,
-        step: &Step<'_>,
-        (id, name): (Id<'_>, &Arc<str>),
-        (taken, receipt): (Taken, Option<Receipt>),
-        metas: &[Meta],
-    ) -> Done {
+    fn open(&mut self, step: &Step<'_>, (id, name): (Id<'_>, &Arc<str>), charged: Placed, metas: &[Meta]) -> Done {
         let Step { policy, hold, now, at } = *step;
+        let Placed { taken, receipt, before } = charged;
         let (Some(receipt), Some(verdict)) = (receipt, taken.ruling.verdicts.first()) else {
             return Done::Taken(taken);
         };
         let (life, meta) = (verdict.start_after + hold.ttl, metas.first().cloned().flatten());
         let (expires, until) = (at + life, now + life + id.life);
-        let kept = Kept { name: name.clone(), meta, expires, end: None, life: id.life, until };
-        let record = Record::new(verdict, &receipt, id.quotas.of(&policy.quotas), id.life, Some(kept));
-        let verdict = Verdict { start_after: verdict.start_after, ..record.verdict() };
+        let releases = hold.on_expiry == OnExpiry::Release;
+        let kept = Kept { name: name.clone(), meta, expires, releases, end: None, life: id.life, until };
+        let quotas = id.quotas.of(&policy.quotas);
         let notes = self.notes.get_or_insert_default();
+        notes.holds.occupy(step, &kept, id.print);
+        let record = Record::new(verdict, &receipt, quotas, id.life, Some(kept)).of_place(before);
+        let verdict = Verdict { start_after: verdict.start_after, ..record.verdict() };
         notes.records.insert(id.print, record);
-        notes.holds.clock = at;
-        notes.holds.places.insert((expires, name.clone()), id.print);
         Done::Charged(Box::new(Charged { policy: policy.clone(), verdict, replayed: false, refunded: false }))
     }
 
@@ -320,8 +330,7 @@ impl KeyState {
                 notes.holds.forget(kept);
                 kept.expires = kept.expires.max(step.at + step.hold.ttl);
                 kept.until = step.now + (kept.expires - step.at) + kept.life;
-                notes.holds.clock = step.at;
-                notes.holds.places.insert((kept.expires, kept.name.clone()), id);
+                notes.holds.occupy(step, kept, id);
                 Renewal::Open(kept.expires - step.at)
             }
             (HoldState::Ended(end), _) => Renewal::Ended(end),
@@ -346,43 +355,43 @@ impl KeyState {
     }
 
     /// Ends a hold with a cost, by default that of its charge.
-    fn settle(&mut self, step: &Step<'_>, own: Option<Fingerprint>, cost: Option<u64>) -> Done {
+    fn settle(&mut self, step: &Step<'_>, own: Option<Fingerprint>, cost: Option<u64>, is_reset: bool) -> Done {
         let Step { policy, now, .. } = *step;
         let found = own.and_then(|own| Some((own, self.record(own).filter(|record| record.kept().is_some())?)));
         let Some((own, record)) = found else { return Done::Settled(self.look(policy, 0, now), None) };
-        let (charge, is_forgotten) = (record.cost(), self.is_forgotten(record.at()));
+        let charge = record.cost();
         let wanted = cost.unwrap_or(charge);
-        let (mut settlement, drained) = match record.kept().and_then(|kept| kept.end) {
+        if is_reset {
+            // The reset has forgotten what the hold costs.
+            return Done::Settled(self.look(policy, 0, now), Some(Settlement::default()));
+        }
+        let (charged, drained) = match record.kept().and_then(|kept| kept.end) {
             Some(RecordedEnd::Settled(made)) => {
                 let replayed = Settlement { replayed: true, ..made };
                 return Done::Settled(self.look(policy, 0, now), Some(replayed));
             }
-            Some(RecordedEnd::Released) => (Settlement { charged: 0, refunded: 0, owed: 0, replayed: false }, wanted),
-            None => {
-                let charged = wanted.min(charge);
-                (Settlement { charged, refunded: 0, owed: 0, replayed: false }, wanted.saturating_sub(charge))
-            }
+            Some(RecordedEnd::Released) => (0, wanted),
+            None => (wanted.min(charge), wanted.saturating_sub(charge)),
         };
-        let rest = charge.saturating_sub(wanted);
-        let part = (drained == 0 && rest > 0 && !is_forgotten && !record.refunded).then(|| {
-            let charged = &record.charged;
-            let place = |quota: &Quota| charged.iter().position(|charged| Counter::of(charged) == Counter::of(quota));
-            Receipt { cost: rest, kept: wanted, ..record.receipt(&policy.quotas, place) }
-        });
+        let mut settlement = Settlement { charged, refunded: 0, owed: 0, replayed: false };
         let taken = if drained > 0 {
-            let taken = self.drain(policy, drained, &[], now);
+            let taken = self.with(policy, now, |states| drain_rest(policy, states, now, drained));
             let most = taken.ruling.verdicts.first().map_or(0, |verdict| verdict.charged());
             settlement.charged += most;
             settlement.owed = drained - most;
             taken
         } else {
-            match self.give_back(policy, now, part.as_ref()) {
-                Done::Refunded(taken, given) => {
-                    settlement.refunded = given;
-                    taken
-                }
-                done => return done,
+            let is_whole = wanted == 0;
+            let record = self.notes.as_mut().and_then(|notes| notes.records.get_mut(own));
+            let is_over = record.is_none_or(|record| {
+                let is_over = record.refunded;
+                record.refunded |= is_whole;
+                is_over
+            });
+            if !is_over && wanted < charge {
+                settlement.refunded = self.take_back_charge(policy, own, (charge - wanted, wanted), now);
             }
+            self.state_now(policy, now)
         };
         self.end(own, RecordedEnd::Settled(settlement));
         if let Some(record) = self.notes.as_mut().and_then(|notes| notes.records.get_mut(own)) {

@@ -36,8 +36,11 @@ impl KeyState {
     pub(super) fn ticks(&self, policy: &Policy, now: Micros) -> Vec<(u64, u64)> {
         let Some(ticks) = policy.ticks() else { return Vec::new() };
         let counter = Counter::of(&policy.quotas[0]);
-        match self.held.iter().find(|held| held.counter == counter).map(|held| &held.state) {
-            Some(State::SlidingCounter(counter)) => counter.listed(ticks, now),
+        match self.held.iter().find(|held| held.counter == counter).map(|held| held.state.clone()) {
+            Some(State::SlidingCounter(mut counter)) => {
+                counter.expire(&policy.quotas[0], now);
+                counter.listed(ticks, now)
+            }
             _ => Vec::new(),
         }
     }

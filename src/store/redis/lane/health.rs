@@ -16,6 +16,7 @@ use arc_swap::ArcSwapOption;
 use crate::limit::key::Fingerprint;
 use crate::limit::slot::SLOTS;
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
+use crate::store::redis::lane::refused_kinds::RefusedKinds;
 use crate::store::redis::protocol::failure::{Failure, Kind};
 use crate::store::redis::protocol::keys;
 
@@ -23,7 +24,7 @@ use crate::store::redis::protocol::keys;
 pub const REFUSES: Micros = MICROS_PER_SECOND;
 
 /// How long after its last refusal any probe that writes ends an outage, us.
-const QUIET: Micros = 10 * MICROS_PER_SECOND;
+pub const QUIET: Micros = 10 * MICROS_PER_SECOND;
 
 /// The state of one shard, for all of its connections.
 #[derive(Debug, Default)]
@@ -31,6 +32,8 @@ pub struct Charging {
     /// Whether a charge was refused since the last one that was made.
     refused: AtomicBool,
     outage: Mutex<Outage>,
+    /// The kinds of calls that it refuses, though it may make charges.
+    pub refused_kinds: RefusedKinds,
     /// Why it made no charge last.
     why: ArcSwapOption<Failure>,
     /// Whether the log reports that it is down.
@@ -164,6 +167,9 @@ impl Charging {
     /// Notes that it has made a charge. Returns true if the log reported that it makes none.
     pub fn accept(&self) -> bool {
         let mut outage = self.outage();
+        if outage.is_down() {
+            self.refused_kinds.recover(false);
+        }
         *outage = Outage::default();
         self.refused.store(false, Ordering::Relaxed);
         self.is_logged.swap(false, Ordering::Relaxed)
@@ -176,6 +182,7 @@ impl Charging {
         let is_over = outage.is_over(now);
         if is_over {
             outage.probe = Probe::Passed;
+            self.refused_kinds.recover(true);
         }
         is_over && self.is_logged.swap(false, Ordering::Relaxed)
     }

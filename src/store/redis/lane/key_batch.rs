@@ -9,6 +9,7 @@ use crate::limit::lease::SoldEnd;
 use crate::limit::log::max_entries;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::Rule;
+use crate::store::redis::lane::refused_kinds::CallKind;
 use crate::store::redis::protocol::call::{By, Call};
 use crate::store::redis::protocol::log::PORTION;
 use crate::store::redis::protocol::reply::NoVerdict;
@@ -60,6 +61,11 @@ impl KeyBatch {
     /// Returns the fingerprint of its key under its policy.
     pub fn key(&self) -> Fingerprint {
         self.requests[0].fingerprint
+    }
+
+    /// Returns what its callers ask for.
+    pub fn kind(&self) -> CallKind {
+        CallKind::of(&self.requests[0])
     }
 
     /// Returns the slot of its key.
@@ -203,7 +209,7 @@ impl KeyBatch {
             Work::Reserve { .. } => format!("{algorithm} reserve"),
             Work::Lease { .. } => format!("{algorithm} lease"),
             Work::Sell(_) => format!("{algorithm} sale"),
-            Work::GiveBack(_) | Work::Return(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset => {
+            Work::GiveBack(_) | Work::Return(_) | Work::Refund(_) | Work::RefundOnce(_) | Work::Reset(_) => {
                 format!("{algorithm} give back")
             }
             Work::Undo(_) => format!("{algorithm} undo"),

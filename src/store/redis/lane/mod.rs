@@ -35,6 +35,8 @@ pub mod shared;
 
 pub mod health;
 
+mod refused_kinds;
+
 mod driver;
 
 mod queue;

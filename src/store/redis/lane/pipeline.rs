@@ -195,6 +195,9 @@ impl Pipeline {
                         if shard.charging.has_refused() && batch.was_written(&done) && batch.is_awaited() {
                             shard.accept();
                         }
+                        if !shard.charging.refused_kinds.is_empty() {
+                            shard.accept_kind(batch.kind(), Some(batch.key()));
+                        }
                         if let Some(time) = done.at() {
                             shard.learn_offset(time, sent, received);
                         }
@@ -218,10 +221,11 @@ impl Pipeline {
                     // The callers learn why, and so does the shard if it made no charge.
                     Reply::NoVerdict(reason) => {
                         let is_all = refused.as_ref().is_some_and(|(_, is_all)| *is_all);
-                        if (is_all || batch.may_charge())
-                            && let Some(why) = refusal(&reason, refused.as_ref().map(|(failure, _)| failure))
-                        {
-                            shard.refuse_key(batch.key(), &why);
+                        if let Some(why) = refusal(&reason, refused.as_ref().map(|(failure, _)| failure)) {
+                            if is_all || batch.may_charge() {
+                                shard.refuse_key(batch.key(), &why);
+                            }
+                            shard.refuse_kind(batch.kind(), Some(batch.key()), &why);
                         }
                         batch.reject(&reason);
                     }
@@ -342,7 +346,7 @@ mod tests {
             generations.current(slot) != before
         };
         let time = Value::Int(1_790_000_000_000_000);
-        assert!(settled(Work::Reset, vec![time.clone(), Value::Int(0), Value::Nil]));
+        assert!(settled(Work::Reset(Box::default()), vec![time.clone(), Value::Int(0), Value::Nil]));
         assert!(!settled(Work::Take([1][..].into()), vec![time, Value::Int(0)]));
     }
 }

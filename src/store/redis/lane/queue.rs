@@ -345,7 +345,7 @@ mod tests {
         for work in [Work::Refund(1), Work::RefundOnce("id".into())] {
             assert_eq!([1_000_000, 10_000, 1000, 20].map(|limit| together(work.clone(), limit)), [1, 5, 41, 512]);
         }
-        for work in [Work::Reset, look(), take()] {
+        for work in [Work::Reset(Box::default()), look(), take()] {
             assert_eq!(together(work, 1_000_000), 512);
         }
         // Each different cost adds a search in the log.

@@ -8,10 +8,11 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use redis::{ServerError, Value};
+use redis::Value;
 
 use crate::limit::time::Micros;
 use crate::store::redis::connect::connection::Connection;
+use crate::store::redis::lane::refused_kinds::CallKind;
 use crate::store::redis::lane::shard::Shard;
 use crate::store::redis::protocol::failure::Failure;
 use crate::store::redis::request::KeyRequest;
@@ -66,9 +67,16 @@ pub async fn acknowledged(connection: &Connection, shard: &Shard, until: Option<
     command.arg(1).arg(millis);
     let mut connection = connection.clone();
     match shard.awaited(connection.send(&command), slice).await {
-        Some(Ok(Value::Int(count))) => AckStatus::Replicas(u64::try_from(count).unwrap_or(0)),
+        Some(Ok(Value::Int(count))) => {
+            if !shard.charging.refused_kinds.is_empty() {
+                shard.accept_kind(CallKind::Wait, None);
+            }
+            AckStatus::Replicas(u64::try_from(count).unwrap_or(0))
+        }
         Some(Ok(Value::ServerError(error))) => {
-            complain(&error, shard);
+            let failure = Failure::of_reply(&error);
+            shard.refuse_kind(CallKind::Wait, None, &failure);
+            complain(&failure, shard);
             AckStatus::Failed
         }
         Some(_) => AckStatus::Failed,
@@ -76,9 +84,8 @@ pub async fn acknowledged(connection: &Connection, shard: &Shard, until: Option<
     }
 }
 
-fn complain(error: &ServerError, shard: &Shard) {
+fn complain(failure: &Failure, shard: &Shard) {
     if let Some(suppressed) = shard.complaints.pass(shard.now()) {
-        let failure = Failure::of_reply(error);
         let error = failure.for_log();
         tracing::warn!(
             shard = %shard.address, %error, suppressed,

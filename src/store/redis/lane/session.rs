@@ -186,11 +186,12 @@ fn broken(shard: &Shard, connected: Micros) -> End {
     if shard.heard_since(connected) { End::Broken } else { End::Useless }
 }
 
-/// Probes the shard while it is connected and makes no charges, and warns when the server starts to
-/// evict keys. The loop never ends. Only one lane of a shard probes.
+/// Probes the shard while it is connected and makes no charges. Warns when it refuses a kind of
+/// calls, and when the server starts to evict keys. The loop never ends. Only one lane of a shard probes.
 async fn watch(mut connection: Connection, shard: &Shard) {
     for turn in 1_u64.. {
         tokio::time::sleep(PROBE).await;
+        shard.log_refused_kinds();
         // Other code detects a server that does not answer.
         if shard.durability == Durability::Primary && shard.is_refusing() {
             shard.log_down();

@@ -16,6 +16,7 @@ use crate::limit::time::{MICROS_PER_SECOND, Micros};
 use crate::store::redis::connect::preflight::Preflight;
 use crate::store::redis::lane::health::Charging;
 use crate::store::redis::lane::metrics::ShardMetrics;
+use crate::store::redis::lane::refused_kinds::CallKind;
 use crate::store::redis::lane::shared::Shared;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::call::TOLERANCE;
@@ -113,6 +114,11 @@ impl Shard {
         Some(why.map_or_else(|| "there is no connection yet".to_owned(), |why| why.to_string()))
     }
 
+    /// Returns why calls of a kind fail, though it may be up.
+    pub fn refused_kind(&self) -> Option<String> {
+        self.charging.refused_kinds.reason(self.now())
+    }
+
     /// Whether there is a connection, and the server answers.
     pub fn is_connected(&self) -> bool {
         self.connected.load(Ordering::Relaxed)
@@ -163,6 +169,18 @@ impl Shard {
         }
     }
 
+    /// Notes that it refused a call of this kind for a key, if the call has one.
+    pub fn refuse_kind(&self, kind: CallKind, key: Option<Fingerprint>, why: &Failure) {
+        self.charging.refused_kinds.refuse(kind, key, why, self.now());
+    }
+
+    /// Notes that it made a call of this kind.
+    pub fn accept_kind(&self, kind: CallKind, key: Option<Fingerprint>) {
+        if self.charging.refused_kinds.accept(kind, key, self.now()) {
+            tracing::info!(shard = %self.address, %kind, "the shard makes calls of the kind again");
+        }
+    }
+
     /// Notes that it has made a charge.
     pub fn accept(&self) {
         self.log_up(self.charging.accept());
@@ -193,6 +211,14 @@ impl Shard {
             let why = self.charging.why();
             let reason = why.as_ref().map(|why| why.for_log()).unwrap_or_default();
             tracing::warn!(shard = %self.address, %reason, "the shard is down: it makes no charges");
+        }
+    }
+
+    /// Logs, once for each, the kinds of calls that it refuses.
+    pub fn log_refused_kinds(&self) {
+        for (kind, why) in self.charging.refused_kinds.to_log(self.now()) {
+            let reason = why.for_log();
+            tracing::warn!(shard = %self.address, %kind, %reason, "the shard refuses calls of a kind");
         }
     }
 

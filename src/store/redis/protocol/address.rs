@@ -11,7 +11,7 @@ const MAX_HOST: usize = 255;
 /// Host and port of a node, or the path of a Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
-    /// A path begins with `/`. No server can announce one, see [`is_host`].
+    /// A path begins with `/`. No server can announce one, see `is_host`.
     pub host: String,
     /// 0 beside a path.
     pub port: u16,

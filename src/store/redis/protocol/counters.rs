@@ -20,7 +20,7 @@ use crate::limit::counts::Count;
 use crate::limit::decision::look;
 use crate::limit::policy::Policy;
 use crate::limit::state::State;
-use crate::limit::ticks::{DEFAULT_TICK, Ticks};
+use crate::limit::ticks::{DEFAULT_TICK, MAX_TICKS, Ticks};
 use crate::limit::time::{Micros, span_text};
 use crate::store::{Done, Taken, Work};
 
@@ -32,8 +32,8 @@ pub fn command(call: &Call<'_>, ticks: Ticks, by: By, now: Micros, time: Option<
     if let Work::ReadTicks { at, .. } = call.work {
         return read_command(call, ticks, *at);
     }
-    // A reset concerns all policies that share the counts.
-    let window = if *call.work == Work::Reset { ticks.life() } else { ticks.longest() };
+    // A reset concerns every window that may count the ticks.
+    let window = if matches!(call.work, Work::Reset(_)) { MAX_TICKS } else { ticks.longest() };
     let (early, late) = (ticks.at(now.saturating_sub(TOLERANCE)), ticks.at(now + TOLERANCE));
     let named = early.saturating_sub(ticks.before(window))..=late + ticks.ahead();
     let more_keys = operations::keys(call);
@@ -46,7 +46,7 @@ pub fn command(call: &Call<'_>, ticks: Ticks, by: By, now: Micros, time: Option<
     let (from, to) = (early * ticks.length(), (late + 1) * ticks.length() - 1);
     let mut numbers = Numbers::default();
     numbers.push([from, to, time.unwrap_or(0), ticks.length(), *named.start()]);
-    numbers.push([ticks.before(window), ticks.ahead(), ticks.kept()]);
+    numbers.push([ticks.before(window), ticks.ahead(), ticks.kept(), ticks.before(ticks.life())]);
     numbers.push([call.work.ahead(call.policy), call.policy.quotas.len() as u64]);
     for quota in &call.policy.quotas {
         numbers.push([ticks.before(ticks.in_window(quota.window)), quota.limit.get()]);

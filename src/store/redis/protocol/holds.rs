@@ -9,7 +9,7 @@ use super::keys::recorded;
 use super::operations;
 use super::reply::{Reply, is_corrupt, opened, text, unsigned};
 use crate::limit::decision::{Ruling, decide, look};
-use crate::limit::drain::{Over, drain};
+use crate::limit::drain::{Over, drain, drain_rest};
 use crate::limit::hold::{End, HoldState, OnExpiry, Places, Renewal, Settlement};
 use crate::limit::line;
 use crate::limit::policy::Durability;
@@ -131,7 +131,7 @@ impl HoldReply {
         let tentative = self.places.is_tentative() || is_tentative(policy, &states, time);
         let mut needs_place = false;
         let ruling: Ruling = match call.work {
-            _ if self.drained > 0 => drain(policy, &mut states, time, self.drained),
+            _ if self.drained > 0 => drain_rest(policy, &mut states, time, self.drained),
             Work::Look(cost) => {
                 needs_place = true;
                 look(policy, &states, time, *cost)

@@ -10,6 +10,7 @@
 
 use std::fmt::{self, Write};
 
+use super::pairs::pair_kind;
 use crate::limit::bucket::Terms;
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Anchor, Quota, Rule};
@@ -159,21 +160,23 @@ impl Write for Checksum {
 }
 
 /// Returns the name of a quota in the record of an id. It covers all that the counts depend on
-/// except the limit, so a changed limit keeps them.
+/// except the limit, so a changed limit keeps them. A refund finds the counts by this name.
 pub fn recorded(quota: &Quota) -> String {
     let window = || span_text(quota.window);
     match quota.rule {
         Rule::SlidingWindow => format!("s4-{}", window()),
         Rule::FixedWindow(Anchor::FirstHit) => format!("f8-{}:first", window()),
         Rule::FixedWindow(Anchor::Clock) => format!("f8-{}", window()),
-        Rule::FixedWindow(Anchor::Calendar(calendar)) => format!("f8-{calendar}"),
+        Rule::FixedWindow(Anchor::Calendar(calendar)) => format!("f8-{calendar}#{}", pair_kind(quota)[1]),
         Rule::TokenBucket(_) => {
             let Terms { repaid, price } = Terms::of_quota(quota);
             format!("b8-{repaid}-{price}")
         }
         Rule::SlidingLog(_) => format!("{LOG}{}", window()),
         Rule::SlidingCounter(ticks) => {
-            format!("c-{}{}", span_text(ticks.length()), if ticks.shared { ":shared" } else { "" })
+            let (shared, strict) =
+                (if ticks.shared { ":shared" } else { "" }, if ticks.strict { ":strict" } else { "" });
+            format!("c-{}{shared}{strict}", span_text(ticks.length()))
         }
     }
 }

@@ -54,7 +54,7 @@ fn own_keys(call: &Call<'_>) -> SmallVec<[String; 2]> {
         Work::Renew(id) => smallvec![record(id)],
         Work::ReadHolds => SmallVec::new(),
         Work::Reserve { .. } | Work::Lease { .. } | Work::GiveBack(_) | Work::Return(_) => smallvec![reset(call)],
-        Work::Refund(_) | Work::Reset => smallvec![reset(call)],
+        Work::Refund(_) | Work::Reset(_) => smallvec![reset(call)],
     }
 }
 
@@ -125,8 +125,10 @@ pub fn arguments(call: &Call<'_>, cmd: &mut Cmd, time: Option<Micros>) {
             quotas.iter().for_each(|quota| _ = cmd.arg(recorded(quota)));
             "id"
         }
-        Work::Reset => {
-            cmd.arg(millis_up(longest_life(call.policy)));
+        Work::Reset(others) => {
+            let is_log = call.policy.algorithm == Algorithm::SlidingLog;
+            let names = others.iter().filter(|_| is_log).map(recorded).collect::<Vec<_>>();
+            cmd.arg(millis_up(longest_life(call.policy))).arg(&names[..]).arg(names.len());
             "reset"
         }
     };

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::reply::EXACT;
 use crate::limit::bucket::{Terms, TokenBucket};
-use crate::limit::carried::matched;
+use crate::limit::carried::carried_over;
 use crate::limit::fixed::FixedWindow;
 use crate::limit::ledger::Ledger;
 use crate::limit::policy::{Algorithm, Policy};
@@ -30,7 +30,7 @@ pub fn states(policy: &Policy, time: Micros, values: &[Value]) -> Option<SmallVe
         None => State::new(quota),
     };
     let mut states: SmallVec<[State; 3]> = policy.quotas.iter().zip(&places).map(state).collect();
-    if policy.algorithm == Algorithm::TokenBucket && !pairs.is_empty() && places.contains(&None) {
+    if policy.algorithm == Algorithm::TokenBucket && !pairs.is_empty() {
         carry_over(policy, time, &pairs, &places, &mut states);
     }
     Some(states)
@@ -51,12 +51,15 @@ fn own_places(policy: &Policy, pairs: &[Pair<'_>]) -> Own {
 
 /// Converts debts of other rates, as `bucket_carry.lua` does.
 fn carry_over(policy: &Policy, time: Micros, pairs: &[Pair<'_>], own: &Own, states: &mut [State]) {
-    let quotas = policy.quotas.iter().enumerate().filter(|(quota, _)| own[*quota].is_none());
-    let left_over = pairs.iter().enumerate().filter(|(place, pair)| !own.contains(&Some(*place)) && pair.kind[1] > 0);
-    let found = matched(
-        quotas.map(|(place, quota)| (place, Terms::of_quota(quota))).collect(),
-        left_over.map(|(place, pair)| (place, pair.terms())).collect(),
-    );
+    let owes = |place: usize| pairs[place].bucket().expires_at(pairs[place].terms()) > time;
+    let is_free = |quota: &usize| own[*quota].is_none_or(|place| !owes(place) && !pairs[place].bucket().is_fresh(time));
+    let quotas = (0..own.len()).filter(is_free).map(|quota| (quota, Terms::of_quota(&policy.quotas[quota])));
+    let left_over = pairs
+        .iter()
+        .enumerate()
+        .filter(|(place, pair)| !own.contains(&Some(*place)) && !pair.kind.contains(&0));
+    let debts = left_over.map(|(place, pair)| (place, pair.terms()));
+    let found = carried_over(&quotas.collect(), |quota| own[quota].is_some(), debts.collect(), owes);
     for (quota, place) in found {
         let (pair, terms) = (&pairs[place], Terms::of_quota(&policy.quotas[quota]));
         states[quota] = State::TokenBucket(pair.bucket().carried(pair.terms(), terms, time));
@@ -154,8 +157,9 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// The last number is 0. Former versions wrote it, further ones, and a past instant for the line.
+/// The scripts alone read the name of the last place, which follows. Former versions wrote a past
+/// instant for the line.
 fn ledger(numbers: &[u64]) -> Option<Ledger> {
     let [mark, born, last, line, refunded, cleared, ..] = *numbers else { return None };
-    Some(Ledger { mark, born, last, refunded, cleared, line })
+    Some(Ledger { mark, born, last, refunded, cleared, line, top: None })
 }

@@ -59,7 +59,7 @@ const PARTS: [Parts; ALGORITHMS.len()] = [
             "pair/pair_columns.lua"
         ),
         check: lua!("pair/pair_check.lua"),
-        operation: lua!("pair/pair.lua", "bucket/bucket_operations.lua"),
+        operation: lua!("bucket/bucket_line.lua", "pair/pair.lua", "bucket/bucket_operations.lua"),
     },
     Parts { state: lua!("log/log_head.lua"), check: lua!("log/log_check.lua"), operation: lua!("log/log.lua") },
     Parts {

@@ -17,7 +17,7 @@ use crate::store::redis::protocol::info::time_of;
 use crate::store::redis::protocol::reply::{executes_nothing, unsigned};
 use crate::store::redis::topology::Layout;
 
-/// What a primary shows of its parts at once.
+/// The state of a primary's parts, read at once.
 #[derive(Debug, Default)]
 pub struct Glance {
     /// us by the clock of the server.
@@ -29,7 +29,7 @@ pub struct Glance {
 }
 
 impl Registry {
-    /// The parts by the primary that has them. Those without one are not among them.
+    /// The parts by the primary that has them. Parts without a primary are not among them.
     pub fn by_primary(&self) -> BTreeMap<String, (Address, Vec<usize>)> {
         let mut found: BTreeMap<String, (Address, Vec<usize>)> = BTreeMap::new();
         for part in 0..PARTS {

@@ -136,6 +136,7 @@ pub struct RecordChange<'a> {
     pub fields: &'a [(&'a str, &'a str)],
     /// The most entries of the log of a part, and how long they stay, us.
     pub kept: (usize, u64),
+    pub log: Log,
     /// The generation that this node knows; empty for none.
     pub generation: &'a str,
     /// The version of the record that this node has from another registry; 0 for none.
@@ -188,7 +189,28 @@ pub struct RecordChanges {
     pub changes: Vec<LoggedChange>,
 }
 
-/// What a node writes back into a part.
+/// A log of a part. Each has a room of its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Log {
+    /// The changes that nodes follow, and acts of operators.
+    #[default]
+    Changes,
+    /// Notices, which callers cause in any number.
+    Notices,
+}
+
+impl Log {
+    pub const ALL: [Self; 2] = [Self::Changes, Self::Notices];
+
+    fn key(self) -> &'static str {
+        match self {
+            Self::Changes => "changes",
+            Self::Notices => "notices",
+        }
+    }
+}
+
+/// A write of a node back into a part.
 #[derive(Debug, Default)]
 pub struct Restore<'a> {
     /// The generation of a part that has none; empty while more pages follow.
@@ -201,13 +223,13 @@ pub struct Restore<'a> {
     pub kept: (usize, u64),
     /// For the log.
     pub author: &'a str,
-    /// What the pages before have written.
+    /// The writes of the pages before.
     pub before: (u64, u64),
     /// Name, version, text or none for a removal, and the end in us, 0 for never.
     pub records: Vec<(&'a str, u64, Option<String>, u64)>,
 }
 
-/// What a node has written back.
+/// The answer to a write back.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Restored {
     pub records: u64,
@@ -236,7 +258,7 @@ impl Registry {
     /// # Errors
     /// Whether it is written is unknown, unless [`StoreError::is_unexecuted`].
     pub async fn write(&self, part: usize, change: &RecordChange<'_>) -> Result<RecordWritten, StoreError> {
-        let mut call = self.script(WRITE, part);
+        let mut call = self.script_of_log(WRITE, part, change.log);
         let (most, kept_for) = change.kept;
         call.arg(change.name.unwrap_or_default())
             .arg(change.expected.map(|version| version.to_string()).unwrap_or_default())
@@ -337,9 +359,9 @@ impl Registry {
     ///
     /// # Errors
     /// No server answers.
-    pub async fn log(&self, part: usize, before: u64, most: usize) -> Result<Vec<LoggedChange>, StoreError> {
+    pub async fn log(&self, part: usize, log: Log, before: u64, most: usize) -> Result<Vec<LoggedChange>, StoreError> {
         let mut call = redis::cmd("XREVRANGE");
-        call.arg(self.key(part, "changes")).arg(format!("({before}-0")).arg("-").arg("COUNT").arg(most);
+        call.arg(self.key(part, log.key())).arg(format!("({before}-0")).arg("-").arg("COUNT").arg(most);
         let reply = self.ask(part, &call).await?;
         reply::items(&reply)
             .map(|entries| entries.iter().filter_map(reply::logged).collect())
@@ -392,9 +414,14 @@ impl Registry {
     }
 
     fn script(&self, source: &str, part: usize) -> Cmd {
+        self.script_of_log(source, part, Log::Changes)
+    }
+
+    fn script_of_log(&self, source: &str, part: usize, log: Log) -> Cmd {
         let mut call = redis::cmd("EVAL");
         call.arg(source).arg(KEYS.len());
-        KEYS.iter().for_each(|what| _ = call.arg(self.key(part, what)));
+        let name = |what: &'static str| if what == Log::Changes.key() { log.key() } else { what };
+        KEYS.iter().for_each(|what| _ = call.arg(self.key(part, name(what))));
         call
     }
 }

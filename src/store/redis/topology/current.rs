@@ -150,8 +150,9 @@ impl Topology {
     /// Returns the primaries, and whether they are reachable.
     pub fn shards(&self) -> Vec<ShardHealth> {
         self.owners(|lane| {
-            let reason = lane.shard().reason();
-            ShardHealth { address: lane.address().to_string(), up: reason.is_none(), reason }
+            let (shard, address) = (lane.shard(), lane.address().to_string());
+            let down = shard.reason();
+            ShardHealth { address, up: down.is_none(), reason: down.or_else(|| shard.refused_kind()) }
         })
     }
 

@@ -107,7 +107,7 @@ impl History<'_> {
         if is_of_lease {
             self.nodes[node].is_buying = false;
         }
-        if call.work == Work::Reset {
+        if matches!(call.work, Work::Reset(_)) {
             self.end_lease_of(node);
         }
         let Some((done, charge)) = answer else {

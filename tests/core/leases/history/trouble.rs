@@ -30,7 +30,7 @@ impl History<'_> {
     pub(super) fn reset(&mut self, node: usize) {
         self.seen.resets += 1;
         self.end_lease_of(node);
-        self.call(node, Work::Reset);
+        self.call(node, Work::Reset(Box::default()));
     }
 
     /// The store's clock steps. All nodes notice it, so that leases end.

@@ -10,6 +10,9 @@
 -- first number since a refund by cost; 0. Former versions wrote a number for the zero, more of
 -- them, and a past instant for the place.
 
+-- Debts under other rates count for a quota that owes nothing by itself (`bucket_carry.lua`).
+local CARRIES = true
+
 local function ends_at(repaid, _, _, _, _, at, debt)
   return at + math.ceil(debt / repaid)
 end

@@ -1,6 +1,3 @@
--- The numbers of a tail, the largest debt that is written, and the most refunded debt.
-local NUMBERS, MOST = '>I8I8I8I8I8I8I8', 4503599627370496
-
 -- Beside a line a charge begins after the last place, and only a drain charges.
 for q = 1, quotas do
   local repaid, price, burst = unpack(number_of[q])
@@ -11,6 +8,10 @@ for q = 1, quotas do
   -- A drain may charge to one burst of debt below empty.
   local room_below = 2 * burst * price - counted[q]
   drains[q] = (room_below - room_below % price) / price
+-- hold
+  -- The rest of a settle leaves no debt.
+  drains[q] = drain_of > 0 and math.max(0, room[q]) or drains[q]
+-- end hold
 end
 
 -- us from now until a cost fits into a pair, whose debt ends at `ends` if a rate has converted it.
@@ -55,21 +56,25 @@ local function place_in_line(cost, longest, queue)
   return start
 end
 
--- A charge that starts later is the last place in line. Within a line the numbers have no gaps.
+-- A charge that starts later is the last place in line.
 local function note(q, till, start)
   local marked, born, last, line, refunded, cleared = 0, nil, 0, 0, 0, 0
   if tail[q] ~= '' then
     marked, born, last, line, refunded, cleared = struct.unpack(NUMBERS, tail[q])
   end
-  last = line > now and last + 1 or math.max(last + 1, now)
-  line = start and start > now and start or line
+  last = math.max(last + 1, now)
+  local name = ''
+  if start and start > now then
+    line, name = start, q == 1 and record_key and id or ''
+  end
   tail[q] = struct.pack(NUMBERS, math.max(marked, till), born or last, last, line, refunded, cleared, 0)
+    .. written_name(name)
   return last, second[q] + refunded
 end
 
 -- Refunds as `ledger.rs` and `bucket.rs` of the core.
 local function take_back(q)
-  local repaid, price, burst = unpack(number_of[q])
+  local repaid, price = unpack(number_of[q])
   local at, rests, wanted = begun[q], counted[q], cost * price
   if rests > MOST then
     at, rests = first[q], second[q]
@@ -81,17 +86,13 @@ local function take_back(q)
   if tail[q] ~= '' then
     marked, born, last, line, refunded, cleared = struct.unpack(NUMBERS, tail[q])
   end
-  -- After a clock that stepped back, a charge is later than now without a place in line.
-  local has_place = made and made > now and first[q] <= line
-  if has_place then
-    -- The charge has not started. The whole place is given back if nobody stands behind it.
-    if stays > 0 or number[q] ~= last or last < born then
-      return 0
-    end
-    last = last - 1
+  -- A place that has not started gives nothing back here. After a clock that stepped back, a charge
+  -- is later than now without a place in line.
+  if made and made > now and first[q] <= line then
+    return 0
   end
   if made then
-    local paid = has_place and 0 or repaid * math.max(0, math.max(now, first[q]) - made)
+    local paid = repaid * math.max(0, math.max(now, first[q]) - made)
     local of_all = math.max(0, owed_then[q] - refunded) - paid
     local of_charge = number[q] >= cleared and wanted + stays * price - paid or 0
     wanted = number[q] >= born and math.min(wanted, math.max(0, of_all, of_charge)) or 0
@@ -99,20 +100,13 @@ local function take_back(q)
   local given = math.min(wanted, rests)
   if given > 0 then
     first[q], second[q], changed = at, rests - given, true
-    if has_place then
-      -- The line ends at the place before, as `shorten_line` of the core explains.
-      local room = math.max(0, burst * price - second[q])
-      local ends = math.max(now, at - (room - room % repaid) / repaid)
-      if ends < at then
-        first[q], second[q], line = ends, second[q] + repaid * (at - ends), ends
-      end
-    end
     if marked then
       refunded, cleared = refunded + given, made and cleared or last + 1
       if refunded > MOST then
         born, refunded = last + 1, 0
       end
       tail[q] = struct.pack(NUMBERS, marked, born, last, line, refunded, cleared, 0)
+        .. string.sub(tail[q], NUMBERED + 1)
     end
   end
   return math.ceil(given / price)

@@ -62,6 +62,37 @@ end
 -- The first quota refunds for all: a charge in its own tick, and a cost from the oldest tick on.
 local taken
 
+-- The counter that a record names, without what does not identify it.
+local function ticks_of(name)
+  return (string.gsub(name, ':strict$', ''))
+end
+
+-- How many ticks before the current one count for any window, also of the undone charge.
+local before_then = reach
+if undone then
+  for _, of_record in ipairs(undo_by_record(function(name, window)
+    local is_own = ticks_of(name) == ticks_of(counters[1] or name)
+    return is_own and {window / tick - (string.sub(name, -7) == ':strict' and 0 or 1)}
+  end)) do
+    before_then = math.max(before_then, of_record[1])
+  end
+end
+
+-- Takes a charge back from a tick before those in KEYS, which a longer window still counts.
+local function take_from(number)
+  -- A name ends with the start of the tick, a multiple of its number.
+  local beginning, start = string.match(KEYS[3], '^(.*%D)(%d+)$')
+  local key = beginning .. text_of('%.0f', number * start / first)
+  local count = count_of(redis.call('GET', key) or '')
+  local amount = count and math.min(cost, count) or 0
+  if amount > 0 and amount == count then
+    redis.call('DEL', key)
+  elseif amount > 0 then
+    redis.call('INCRBY', key, text_of('%.0f', -amount))
+  end
+  return amount
+end
+
 local function take_back()
   if taken then
     return taken
@@ -69,7 +100,11 @@ local function take_back()
   taken = 0
   local from_place, to_place = 1, size
   if made then
-    from_place = (made - made % tick) / tick - first + 3 - skipped
+    local number = (made - made % tick) / tick
+    from_place = number - first + 3 - skipped
+    if from_place < 1 and number >= (now - now % tick) / tick - before_then then
+      taken = take_from(number)
+    end
     to_place = math.min(from_place, size)
     from_place = math.max(from_place, 1)
   end

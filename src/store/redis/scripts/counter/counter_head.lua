@@ -14,7 +14,9 @@
 --         0, or in tests a substitute for TIME, us
 --         the length of a tick, us; the number of the first tick in KEYS
 --         how many ticks count before the current one, and after it
---         the life of a count, us: the longest window that counts it, a tick and 1 s
+--         the life of a count from the start of its tick, us: the longest window that counts it, a
+--         tick and 1 s
+--         how many ticks before the current one count in the longest window that counts the ticks
 --         how long after TIME charges are recorded, us
 --         the number of quotas
 --         for each quota: how many ticks count before the current one; limit
@@ -28,7 +30,7 @@
 -- costs at most 1e15. A larger count of another program denies.
 
 local numbers, read_at, text_of = ARGV[1], struct.unpack, string.format
-local from, to, now, tick, first, before, ahead, kept, span, quotas, at = read_at('<dddddddddd', numbers)
+local from, to, now, tick, first, before, ahead, kept, reach, span, quotas, at = read_at('<ddddddddddd', numbers)
 if now == 0 then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
@@ -80,22 +82,25 @@ end
 -- below 0.
 local function add(place, units)
   local key, text = KEYS[skipped + place], found[place + 2]
-  if text and string.find(text, '^[-0]') then
+  if units < 0 and count_at(place) + units == 0 then
+    redis.call('DEL', key)
+  elseif text and string.find(text, '^[-0]') then
     redis.call('SET', key, text_of('%.0f', count_at(place) + units), 'KEEPTTL')
   else
     redis.call('INCRBY', key, text_of('%.0f', units))
   end
 end
 
--- Charges units to the tick of their instant. Another program may have set no TTL, or a shorter
--- one.
+-- Charges units to the tick of their instant, which lives from its start on as long as the longest
+-- window counts it. Another program may have set no TTL. Another window may have set another one, of
+-- which the longest stays.
 local function charge_tick(units)
   local later = (now % tick + span - (now + span) % tick) / tick
-  local place, life = here + later, kept + later * tick
+  local place, life = here + later, kept + later * tick - now % tick
   add(place, units)
   local rest = found[place + 2] and redis.call('PTTL', KEYS[skipped + place]) or -1
-  if rest * 1000 < life - 1000000 - now % tick then
-    redis.call('PEXPIRE', KEYS[skipped + place], text_of('%.0f', life / 1000))
+  if rest < 0 or rest * 1000 + 1000 < life then
+    redis.call('PEXPIRE', KEYS[skipped + place], text_of('%.0f', math.ceil(life / 1000)))
   end
 end
 

@@ -31,6 +31,9 @@ local function standing(length, anchor, limit, began, edge, last, start, count)
     return limit - count, start, count
   end
   local begun = now
+  if not began then
+    return limit, begun, 0
+  end
   if anchor == 1 then
     begun = now - now % length
   elseif anchor > 1 then
@@ -62,5 +65,16 @@ local function spare()
 end
 
 -- A window of another length or anchor begins anew.
-local carry
+local CARRIES, carry = false, nil
+
+-- Nobody waits in line for a window.
+local free_line
+
+-- The numbers of a quota in a record. The window of a calendar ends at `ends_at`, not too early.
+local function numbers_of(name, window)
+  local calendar = string.match(name, '^f8%-.*#(%d+)$')
+  if calendar or string.sub(name, 1, 3) == 'f8-' then
+    return {window, tonumber(calendar) or string.sub(name, -6) == ':first' and 0 or 1, 0}
+  end
+end
 

@@ -4,13 +4,36 @@
 -- are fewer. Usually few are. A refund by cost starts at the oldest counting entries. A refunded
 -- charge is usually one of the latest or oldest. Entries without a cost are removed.
 
-local state_keys, runs, reply = KEYS, {}, {now}
+local state_keys, runs, reply = {unpack(KEYS)}, {}, {now}
+for _, name in ipairs(other_logs) do
+  state_keys[#state_keys + 1] = policy_base .. name .. ':log'
+  state_keys[#state_keys + 1] = policy_base .. name .. ':metas'
+end
 for r = first_run, #ARGV - 2, 3 do
   runs[#runs + 1] = {cost = tonumber(ARGV[r]), times = tonumber(ARGV[r + 1]), meta = ARGV[r + 2]}
 end
 local marked = how == 'reset' or open_all(reply)
 if not marked then
   return {now, ''}
+end
+if undone then
+  local is_sound = true
+  logs = undo_by_record(function(name, window, limit_then)
+    for q, counter in ipairs(counters) do
+      if counter == name then
+        return logs[q]
+      end
+    end
+    local key = string.sub(name, 1, 4) == 'l16-' and policy_base .. name
+    local log = key and read({key = key .. ':log', metas = key .. ':metas', window = window, limit = limit_then,
+      most = math.huge, slack = window})
+    is_sound = is_sound and (log or not key)
+    return log
+  end)
+  quotas = #logs
+  if not is_sound then
+    return {now, ''}
+  end
 end
 for q, log in ipairs(logs) do
   limit[q], room[q], slots[q] = log.limit, log.limit - log.units, log.most - log.entries
@@ -209,9 +232,9 @@ local function take_back(q)
     all = redis.call('GETRANGE', log.key, 0, place * PAIR - 1) .. moved(log, kept, log.count + 1, -given)
   end
   local latest = #all > PAIR and struct.unpack('>I8', all, #all - PAIR + 1) or 0
-  if q == metas_of then
+  if log.metas then
     -- Corrupt notes do not prevent the refund.
-    pcall(note_less, log, KEYS[quotas + 1], place, kept, given, dead)
+    pcall(note_less, log, log.metas, place, kept, given, dead)
   end
   if latest + log.window + log.slack <= now then
     redis.call('DEL', log.key)
@@ -222,7 +245,7 @@ local function take_back(q)
 end
 
 local function add_states(states)
-  for q = 1, quotas do
+  for q = 1, quotas_of_policy do
     local log = open(q) or {units = 0, entries = 0, latest = 0}
     for _, number in ipairs({log.units, log.entries, log.latest}) do
       states[#states + 1] = number

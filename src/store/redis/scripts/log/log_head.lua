@@ -41,7 +41,8 @@ local PAIR, WHOLE, FULL = 16, 4503599627370496, 4000000000000000
 local EXACT, MOST_BYTES = 9007199254740992, 16777216
 local HEAD, HEAD_ENDS = 65 * PAIR, '1039'
 
-local quotas = tonumber(ARGV[1])
+local quotas_of_policy = tonumber(ARGV[1])
+local quotas = quotas_of_policy
 local metas_of, span = tonumber(ARGV[2 + 4 * quotas]), tonumber(ARGV[3 + 4 * quotas])
 local first_run = 4 + 4 * quotas
 local now
@@ -80,12 +81,8 @@ local function first(low, high, holds)
   return low
 end
 
--- The log of a quota; nil if it is corrupt.
-local function open(q)
-  local log = {key = KEYS[q]}
-  for at, name in ipairs({'window', 'limit', 'most', 'slack'}) do
-    log[name] = tonumber(ARGV[4 * q - 3 + at])
-  end
+-- Reads a log; nil if it is corrupt.
+local function read(log)
   log.head = redis.call('GETRANGE', log.key, '0', HEAD_ENDS)
   log.size = #log.head < HEAD and #log.head or redis.call('STRLEN', log.key)
   log.exists = log.size > 0
@@ -114,6 +111,15 @@ local function open(q)
   return log
 end
 
+-- The log of a quota; nil if it is corrupt.
+local function open(q)
+  local log = {key = KEYS[q], metas = q == metas_of and KEYS[quotas_of_policy + 1]}
+  for at, name in ipairs({'window', 'limit', 'most', 'slack'}) do
+    log[name] = tonumber(ARGV[4 * q - 3 + at])
+  end
+  return read(log)
+end
+
 -- Opens all logs, and adds their counts to a reply. Returns until when reservations may be undone;
 -- nil if one log is corrupt.
 local function open_all(reply)
@@ -135,7 +141,7 @@ end
 -- The notes that a charge with so many metas may remove; nil if one is corrupt. Another program may
 -- have written there, so this precedes the charge.
 local function oldest_notes(metas)
-  local old = metas > 0 and redis.call('LRANGE', KEYS[quotas + 1], 0, 2 * metas - 1) or {}
+  local old = metas > 0 and redis.call('LRANGE', KEYS[quotas_of_policy + 1], 0, 2 * metas - 1) or {}
   for _, note in ipairs(old) do
     if #note < 24 then
       return nil
@@ -193,7 +199,7 @@ end
 -- Adds the causes of the charges. Each removes up to two expired notes; `old` are the first notes.
 -- The charge is already made, so nothing here may raise an error.
 local function note_charges(log, charges, names, ttl, old)
-  local key, noted, name = KEYS[quotas + 1], {}, 0
+  local key, noted, name = KEYS[quotas_of_policy + 1], {}, 0
   for _, charge in ipairs(charges) do
     for _ = 1, charge.times do
       name = name + 1

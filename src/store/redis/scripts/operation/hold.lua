@@ -8,8 +8,9 @@
 -- holds stay until a call removes them, and count no more.
 --
 -- A record of a hold has a second list: its expiry; 0 while it is open, 1 if it was settled, 2 if
--- its charge was given back after the expiry; how long the record lives after its end, ms; the
--- charge, the refund and the rest of the settle; the meta of the check.
+-- its charge was given back; how long the record lives after its end, ms; the charge, the refund and
+-- the rest of the settle; the meta of the check; 1 if its expiry gives the charge back, else 0.
+-- Former versions had no last number: the policy in force counts.
 --
 -- KEYS  ..., [the record of the id], the instant of the last reset, the places
 --
@@ -62,6 +63,12 @@ end
 
 -- The id as in the places, and whether it has one.
 local id = record_key and string.sub(record_key, #prefix + 1)
+
+-- Whether the expiry of a hold gives its charge back.
+local function releases(kept)
+  return kept[8] == 1 or not kept[8] and release
+end
+
 local expired, has_place = {}, false
 for place = begin, #soonest, 2 do
   if tonumber(soonest[place + 1]) <= held_at and #expired < SWEPT then
@@ -73,6 +80,10 @@ local held = (#soonest - begin + 1) / 2
 if not has_all then
   held = redis.call('ZCARD', held_key) - (begin - 1) / 2
   has_place = has_place or own_hold and redis.call('ZSCORE', held_key, id)
+end
+if ttl == 0 then
+  -- The policy has no holds, so nothing ends here.
+  expired = {}
 end
 local in_flight = held - #expired
 if #expired == SWEPT and in_flight > 0 then
@@ -102,7 +113,7 @@ if own_hold and own_hold[2] == 0 then
   elseif seen and record[2] <= tonumber(seen) then
     own = 'reset'
   else
-    own = release and 'released' or 'expired'
+    own = releases(own_hold) and 'released' or 'expired'
   end
 end
 
@@ -116,7 +127,7 @@ local function add_places(reply)
   if #gone > 0 then
     redis.call('ZREM', held_key, unpack(gone))
   end
-  local shows_last = quotas == 0 or wait > 0
+  local shows_last = #counters == 0 or wait > 0
   local last = shows_last and redis.call('ZREVRANGE', held_key, '0', '0', 'WITHSCORES')[2]
   reply[#reply + 1] = {
     in_flight, wait, last and math.max(0, last - held_at) or 0, is_unswept and 1 or 0, ended, own,
@@ -126,20 +137,22 @@ end
 
 -- Writes the id's record, which lives for `life`, ms, from the end of its hold on.
 local function keep(record, own_hold, life)
-  local written = own_hold and cmsgpack.pack(record, own_hold) or cmsgpack.pack(record)
   local left = own_hold and own_hold[2] == 0 and math.max(0, own_hold[1] - held_at) / 1000 or 0
-  redis.call('SET', record_key, written, 'PX', exact(math.ceil(left + life)))
+  redis.call('SET', record_key, packed(record, own_hold, place), 'PX', exact(math.ceil(left + life)))
 end
 
 -- Writes the expiry of the id's hold to the places. They live as long as the last hold, and where an
--- expired one gives its charge back, as long as the last record: until then a call finds it.
+-- expired one gives its charge back, as long as its record: until then a call finds it.
 local function occupy()
   redis.call('ZADD', held_key, exact(-held_at), '', exact(own_hold[1]), id)
   local last = has_all and soonest[#soonest] or redis.call('ZREVRANGE', held_key, '0', '0', 'WITHSCORES')[2]
   last = math.max(last or 0, own_hold[1])
   local lives = (last - held_at) / 1000 + 1000
-  if release then
-    lives = math.max(lives, (own_hold[1] - held_at) / 1000 + own_hold[3], redis.call('PTTL', held_key))
+  if releases(own_hold) then
+    lives = math.max(lives, (own_hold[1] - held_at) / 1000 + own_hold[3])
+  end
+  if #soonest > 0 then
+    lives = math.max(lives, redis.call('PTTL', held_key))
   end
   redis.call('PEXPIRE', held_key, exact(math.ceil(lives)))
 end
@@ -181,37 +194,22 @@ end
 -- The expired holds whose charges this call gives back, each in a turn before the operation. A reset
 -- drops them with the counts.
 local due = {}
-local gives_back = release and how ~= 'reset'
-
--- Whether the call has the counters of the record: a check may name a plan with other windows.
-local function is_counted(found)
-  local are_known = #found == 3 + 8 * quotas
-  for r = 4, #found, 8 do
-    local is_known = false
-    for _, name in ipairs(counters) do
-      is_known = is_known or found[r] == name
-    end
-    are_known = are_known and is_known
-  end
-  return are_known
-end
 
 for _, member in ipairs(expired) do
   local hold = {member = member}
   local is_undone = asked == 'undo' and member == id
-  if gives_back and member == id and not is_undone then
-    hold.record, hold.kept = record, own_hold
-  elseif gives_back and not is_undone then
-    local is_read, found, _, part = pcall(record_of, prefix .. member)
+  if member == id and not is_undone then
+    hold.record, hold.kept, hold.place = record, own_hold, place
+  elseif how ~= 'reset' and not is_undone then
+    local is_read, found, _, part, waits = pcall(record_of, prefix .. member)
     if not is_read and not string.find(tostring(found), 'foreign record', 1, true) then
       error(found)
     end
-    hold.record, hold.kept = is_read and found or nil, part
+    if is_read then
+      hold.record, hold.kept, hold.place = found, part, waits
+    end
   end
-  if hold.record and #expired < SWEPT and not is_counted(hold.record) then
-    -- It waits for a call that has them.
-    ended = ended - 1
-  elseif hold.record and hold.kept and hold.kept[2] == 0 then
+  if how ~= 'reset' and hold.record and hold.kept and hold.kept[2] == 0 and releases(hold.kept) then
     due[#due + 1] = hold
   else
     gone[#gone + 1] = member
@@ -232,6 +230,8 @@ if settles then
       return {'reused'}
     end
     result = {'replayed', own_hold[4], own_hold[5], own_hold[6]}
+  elseif own == 'reset' then
+    result[1] = 'late'
   elseif own == 'released' then
     result[1], drain_of = 'settled', wanted
     if own_hold[2] == 0 and not is_forgotten then
@@ -239,7 +239,7 @@ if settles then
       for _, hold in ipairs(due) do
         is_due = is_due or hold.member == id
       end
-      due[#due + 1] = not is_due and {member = id, record = record, kept = own_hold} or nil
+      due[#due + 1] = not is_due and {member = id, record = record, kept = own_hold, place = place} or nil
     end
   else
     result[1], result[2] = 'settled', math.min(wanted, charge)
@@ -247,6 +247,10 @@ if settles then
     stays = math.min(wanted, charge)
   end
 end
+if place and cost > 0 and stays == 0 then
+  leaving = cost
+end
+undone = cost > 0 and undone or nil
 
 -- Notes the end of the id's hold, after a take-back of `given` or a charge of `taken` units; or the
 -- release of another one.
@@ -255,14 +259,14 @@ local function settle(given, taken)
   if turn > 0 then
     local hold = due[turn]
     hold.record[3], hold.kept[2] = 1, 2
-    redis.call('SET', prefix .. hold.member, cmsgpack.pack(hold.record, hold.kept), 'KEEPTTL')
+    redis.call('SET', prefix .. hold.member, packed(hold.record, hold.kept, hold.place), 'KEEPTTL')
     redis.call('ZREM', held_key, hold.member)
   elseif result[1] == 'settled' then
     local charged = result[2] + taken
     local rest = drain_of > 0 and drain_of - taken or 0
     result = {own == 'open' and 'settled' or 'late', charged, given, rest}
     record[3] = charged + rest == 0 and 1 or 2
-    own_hold = {own_hold[1], 1, own_hold[3], charged, given, rest, own_hold[7]}
+    own_hold[2], own_hold[4], own_hold[5], own_hold[6] = 1, charged, given, rest
     keep(record, own_hold, own_hold[3])
     in_flight = own == 'open' and in_flight - 1 or in_flight
     own = 'settled'
@@ -274,23 +278,20 @@ local function settle(given, taken)
   elseif how == 'id' and not settles and record and record[3] == 0 then
     record[3] = 1
     record[#record + 1] = drained
-    redis.call('SET', record_key, cmsgpack.pack(record), 'KEEPTTL')
+    redis.call('SET', record_key, packed(record, own_hold, place), 'KEEPTTL')
   end
 end
 
-local operation = {is_charge, cost, made, number, owed_then, parts, stays}
+local operation = {is_charge, cost, made, number, owed_then, parts, stays, undone, undone_parts}
 for left = #due, 0, -1 do
 turn = left
-is_charge, cost, made, number, owed_then, parts, stays = unpack(operation, 1, 7)
+is_charge, cost, made, number, owed_then, parts, stays, undone, undone_parts = unpack(operation, 1, 9)
+quotas = #counters
 if turn > 0 then
   local released = due[turn].record
   is_charge, cost, made, number, owed_then, parts, stays = false, released[1], released[2], {}, {}, {}, 0
-  for q, name in ipairs(counters) do
-    for r = 4, #released, 8 do
-      if released[r] == name then
-        number[q], owed_then[q] = released[r + 6], released[r + 7]
-      end
-    end
-  end
+  undone, undone_parts = released, nil
+  local seen = redis.call('GET', reset_key)
+  cost = seen and made <= tonumber(seen) and 0 or cost
 end
 

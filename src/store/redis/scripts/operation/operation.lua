@@ -30,15 +30,20 @@ if drain_of > 0 and turn == 0 then
 end
 -- end hold
 if not is_charge then
-  local given = 0
+  local given = freed
   if how == 'reset' then
     redis.call('DEL', unpack(state_keys))
+-- plain
+    redis.call('DEL', policy_base .. 'held')
+-- end plain
     redis.call('SET', reset_key, string.format('%.0f', now), 'PX', life)
 -- hold
     ended, in_flight, is_unswept = in_flight, 0, false
     redis.call('ZREMRANGEBYRANK', held_key, '1', '-1')
 -- end hold
   elseif cost > 0 and (not till or now < till) then
+    -- A charge without quotas has occupied only a place.
+    given = undone and #undone == 3 and cost or 0
     for q = 1, quotas do
       cost = parts[q] or cost
       if cost > 0 and (not made or number[q]) then
@@ -50,7 +55,11 @@ if not is_charge then
   if record and record[3] == 0 then
     record[3] = 1
     record[#record + 1] = drained
-    redis.call('SET', record_key, cmsgpack.pack(record), 'KEEPTTL')
+    if own_hold then
+      own_hold[2] = 2
+      redis.call('ZREM', policy_base .. 'held', id)
+    end
+    redis.call('SET', record_key, packed(record, own_hold, place), 'KEEPTTL')
   end
 -- end plain
 -- hold
@@ -160,10 +169,16 @@ for q = 1, quotas do
     drained[2 * q - 1], drained[2 * q] = parts[q], wait
   end
 end
+if start > now then
+  place = {}
+  for q = 1, quotas do
+    place[q] = source_of(sources[q])
+  end
+end
 -- hold
 if over ~= 'drain' then
   -- The time to live of a hold in line counts from its start.
-  own_hold = {held_at + start - now + ttl, 0, tonumber(life), 0, 0, 0, meta}
+  own_hold = {held_at + start - now + ttl, 0, tonumber(life), 0, 0, 0, meta, release and 1 or 0}
   occupy()
   in_flight, own = in_flight + 1, 'open'
 end
@@ -173,7 +188,7 @@ record[#record + 1] = drained
 keep(record, own_hold, tonumber(life))
 -- end hold
 -- plain
-redis.call('SET', record_key, cmsgpack.pack(record), 'PX', life)
+redis.call('SET', record_key, packed(record, nil, place), 'PX', life)
 -- end plain
 -- sale
 record[2] = now + later

@@ -16,8 +16,10 @@
 --       'cost'    cost, from the oldest charge on
 --       'receipt' instant, cost, number and debt in each quota: exactly this charge
 --       'lease'   as for 'receipt'; instant of the decision, end of the mark: unspent units
---       'id'      name of each quota's counter: the charge of the record, once
---       'reset'   TTL of the reset's instant, ms
+--       'id'      name of each quota's counter: the charge of the record, once, in the counters
+--                 that the record names
+--       'reset'   TTL of the reset's instant, ms; the names of counters that are other logs, and
+--                 their number
 --       A script of its own sells leases to callers. It has 'once', with these before over: us by
 --       which the charge is recorded later, 1 if the lease ends with its window, else 0, us for
 --       which units may be spent, and us for which they may be returned. And it has 'id', with
@@ -53,7 +55,8 @@
 --   standing_after(q)           returns the remaining units, and us until the quota is whole
 --   wait_of(q)                  returns us until the cost fits, which is within the limit
 --   state_keys                  the keys with counts
---   take_back(q)                refunds up to `cost` units of a quota, and returns how many
+--   take_back(q)                refunds up to `cost` units of a quota, and returns how many. With
+--                               `undone`, the quotas are those of that record
 --   add_states(reply)           adds the states after the refund
 --   add_waits()                 adds the instants at which costs fit to the reply; only logs need it
 
@@ -73,9 +76,9 @@ end
 -- hold
 -- Whether a value is what a record has of its hold.
 local function is_kept(own_hold)
-  local is_list = type(own_hold) == 'table' and #own_hold == 7 and type(own_hold[7]) == 'string'
-  for place = 1, is_list and 6 or 0 do
-    is_list = is_list and type(own_hold[place]) == 'number'
+  local is_list = type(own_hold) == 'table' and (#own_hold == 7 or #own_hold == 8) and type(own_hold[7]) == 'string'
+  for place = 1, is_list and #own_hold or 0 do
+    is_list = is_list and (place == 7 or type(own_hold[place]) == 'number')
   end
   return is_list
 end
@@ -94,8 +97,19 @@ local function is_kept(sale)
 end
 
 -- end sale
--- The record of an id; nil without one. The list that ends a drain's record is returned separately.
--- A corrupt record ends the call before any write.
+-- Whether a value is what the record of a place in line has: for each bucket a text, which is empty
+-- or as `bucket_line.lua` writes it.
+local function is_line(place, quotas)
+  local is_list = type(place) == 'table' and #place == quotas
+  for q = 1, is_list and quotas or 0 do
+    is_list = is_list and type(place[q]) == 'string' and (place[q] == '' or #place[q] >= 32)
+  end
+  return is_list
+end
+
+-- The record of an id; nil without one. The list that ends a drain's record is returned separately,
+-- and so are what the record has of its hold or its lease, and of its place in line. A corrupt
+-- record ends the call before any write.
 local function record_of(key)
   local written = redis.pcall('GET', key)
   if type(written) == 'table' and string.sub(written.err, 1, 9) ~= 'WRONGTYPE' then
@@ -104,15 +118,7 @@ local function record_of(key)
   if not written then
     return nil
   end
--- plain
-  local is_read, record = pcall(cmsgpack.unpack, written)
--- end plain
--- hold
-  local is_read, record, own_hold = pcall(cmsgpack.unpack, written)
--- end hold
--- sale
-  local is_read, record, sale = pcall(cmsgpack.unpack, written)
--- end sale
+  local is_read, record, own, place = pcall(cmsgpack.unpack, written)
   local is_record = is_read and type(record) == 'table'
   local drained = is_record and type(record[#record]) == 'table' and table.remove(record) or nil
   is_record = is_record and #record >= 3 and (#record - 3) % 8 == 0
@@ -124,23 +130,24 @@ local function record_of(key)
     is_record = is_record and type(drained[place]) == 'number'
   end
 -- hold
-  is_record = is_record and (not own_hold or is_kept(own_hold))
+  is_record = is_record and (not own or is_kept(own))
 -- end hold
 -- sale
-  is_record = is_record and not drained and is_kept(sale)
+  is_record = is_record and not drained and is_kept(own)
 -- end sale
+  is_record = is_record and (not place or is_line(place, (#record - 3) / 8))
   if not is_record then
     error('foreign record')
   end
--- plain
-  return record, drained
--- end plain
--- hold
-  return record, drained, own_hold
--- end hold
--- sale
-  return record, nil, sale
--- end sale
+  return record, drained, own or nil, place
+end
+
+-- A record as it is written.
+local function packed(record, own, place)
+  if place then
+    return cmsgpack.pack(record, own or false, place)
+  end
+  return own and cmsgpack.pack(record, own) or cmsgpack.pack(record)
 end
 
 -- TIME, or in tests its substitute, before the algorithm's part has read it.
@@ -153,25 +160,31 @@ local how, quotas = argument(), tonumber(argument())
 local is_charge = how == 'charge' or how == 'hold' or how == 'once'
 -- plain
 local reset_key = (how == 'hold' or not is_charge) and table.remove(KEYS)
-local record_key, record, drained = (how == 'once' or how == 'id') and table.remove(KEYS), nil, nil
+local record_key, record, drained, own_hold, place = (how == 'once' or how == 'id') and table.remove(KEYS), nil, nil, nil, nil
+-- The beginning of the names of the policy's keys and of records, and the id as it follows.
+local policy_base = string.match(record_key or KEYS[1], '^{[^}]*}[^:]*:') or ''
+local prefix = policy_base .. 'id:'
+local id = record_key and string.sub(record_key, #prefix + 1)
 if record_key then
-  record, drained = record_of(record_key)
+  record, drained, own_hold, place = record_of(record_key)
 end
 -- end plain
 -- hold
 local held_key, prefix = table.remove(KEYS), argument()
+local policy_base = string.sub(prefix, 1, -4)
 local release, most_open, ttl = argument() == 'release', tonumber(argument()), tonumber(argument())
 local test_now, durable, asked, meta = tonumber(argument()), argument() == '1', argument(), argument()
 local counters = arguments(quotas)
-local reset_key, record_key, record, drained, own_hold = table.remove(KEYS), nil, nil, nil, nil
+local reset_key, record_key, record, drained, own_hold, place = table.remove(KEYS), nil, nil, nil, nil, nil
 if how == 'once' or how == 'id' or how == 'renew' then
   record_key = table.remove(KEYS)
-  record, drained, own_hold = record_of(record_key)
+  record, drained, own_hold, place = record_of(record_key)
 end
 -- end hold
 -- sale
 local reset_key, record_key = table.remove(KEYS), table.remove(KEYS)
 local record, drained, sale = record_of(record_key)
+local policy_base = string.match(record_key, '^{[^}]*}[^:]*:')
 -- end sale
 
 -- A charge has the time in which it may be undone, us, and what its record has of each quota.
@@ -181,13 +194,23 @@ local longest, queue
 if over == 'wait' then
   longest, queue = tonumber(argument()), tonumber(argument())
 end
--- The TTL of what is written beside the state, ms.
-local life
+-- The TTL of what is written beside the state, ms; and for a reset, the names of other logs.
+local life, other_logs = nil, {}
 -- A refund has the cost, and the instant of the charge. By quota, number and debt of the charge, and
 -- the units that a drain took. For a lease: when it was decided, and until when returns count.
 local cost, made, number, owed_then, parts, decided, till = 0, nil, {}, {}, {}, nil, nil
 -- The units of a charge that stay when a settle gives back a part of it. They were repaid first.
 local stays = 0
+-- plain
+local counters
+-- end plain
+-- sale
+local counters
+-- end sale
+-- The record whose charge the operation takes back. Its counters are those that `take_back` changes.
+local undone, undone_parts
+-- The units of a place in line that leaves, and of it as far as it is free.
+local leaving, freed = 0, 0
 
 -- sale
 -- How long units may be returned, spent, and how much later the charge is recorded, us. Some leases
@@ -215,6 +238,7 @@ elseif how == 'once' then
 -- end plain
   end
 elseif how == 'reset' then
+  other_logs = arguments(tonumber(argument()))
   life = argument()
 elseif how == 'cost' then
   cost = tonumber(argument())
@@ -228,16 +252,9 @@ elseif how == 'receipt' or how == 'lease' then
   end
   cost, made = tonumber(argument()), tonumber(argument())
 elseif how == 'id' then
-  for q, name in ipairs(arguments(quotas)) do
-    for r = 4, record and #record or 0, 8 do
-      if record[r] == name then
-        number[q], owed_then[q] = record[r + 6], record[r + 7]
-        parts[q] = drained and drained[(r - 4) / 4 + 1]
-      end
-    end
-  end
+  counters = arguments(quotas)
   if record and record[3] == 0 then
-    cost, made = record[1], record[2]
+    cost, made, undone, undone_parts = record[1], record[2], record, drained
   end
 -- sale
   spent, decided = tonumber(argument()), sale and sale[1]
@@ -249,7 +266,29 @@ if reset and (decided or made) <= tonumber(reset) then
   cost = 0
 end
 
+undone = cost > 0 and undone or nil
+-- plain
+leaving = undone and place and cost or 0
+-- end plain
+
 local limit, room, drains, slots, add_waits = {}, {}, {}, {}, nil
+
+-- Makes the counters of the undone record the quotas of the operation. `numbers_of(name, window,
+-- limit)` returns what the algorithm's part has of a quota, or nil if the counter is not one of its.
+-- Returns these by quota.
+local function undo_by_record(numbers_of)
+  local all = {}
+  number, owed_then, parts = {}, {}, {}
+  for r = 4, #undone, 8 do
+    local q, numbers = #all + 1, numbers_of(undone[r], undone[r + 3], undone[r + 2])
+    if numbers then
+      all[q], number[q], owed_then[q] = numbers, undone[r + 6], undone[r + 7]
+      parts[q] = undone_parts and undone_parts[(r - 4) / 4 + 1]
+    end
+  end
+  quotas = #all
+  return all
+end
 
 -- The costs from a place of the packed numbers on.
 local function runs_at(numbers, at)

@@ -90,6 +90,7 @@ for _ = 1, checks do
           tail_q = string.sub(state, place, place + length_q - 1)
           place = place + length_q
         end
+        usual = usual and (not CARRIES or count == QUOTAS or ends_at(a_q, b_q, d_q, e_q, f_q, first_q, second_q) > now)
         -- end each
         usual = usual and (place == #state + 1 or count > QUOTAS and place <= #state + 1)
       end

@@ -5,7 +5,7 @@
       for _, column in ipairs(columns) do
         if not found[q] and not column.taken and column.a == kind[1] and column.b == kind[2] then
           column.taken = true
-          found[q] = {column.first, column.second, column.tail}
+          found[q] = {column.first, column.second, column.tail, source = column}
         end
       end
     end
@@ -25,7 +25,8 @@
     for place = from, #columns do
       local column = columns[place]
       local till = not column.taken and ends_at(column.a, column.b, nil, nil, nil, column.first, column.second) or 0
-      if till >= now and own + count < MOST then
+      -- An ended one stays for clocks that step back.
+      if till > now - EDGE and own + count < MOST then
         count, ends = count + 1, math.max(ends, till)
         heads[count] = struct.pack('>I8I8', column.first, column.second)
         rests[count] = column.kind .. struct.pack('>I2', #column.tail)

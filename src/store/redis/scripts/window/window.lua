@@ -9,6 +9,16 @@ for q = 1, quotas do
   step[q] = (now - now % lengths[q]) / lengths[q]
 end
 local runs = runs_at(numbers, at)
+if undone then
+  lengths, kinds = {}, {}
+  for q, of_record in ipairs(undo_by_record(function(name, window, limit_then)
+    local is_wide = limit_then >= 4294967296 and 1 or 0
+    return string.sub(name, 1, 3) == 's4-' and {(window + 63 - (window + 63) % 64) / 64, 2 * window + is_wide}
+  end)) do
+    lengths[q], kinds[q] = of_record[1], of_record[2]
+    step[q], limit[q] = (now - now % lengths[q]) / lengths[q], 0
+  end
+end
 
 local state = state_of(state_key)
 if type(state) == 'table' then

@@ -280,7 +280,7 @@ local function windows()
     end
     for _, kind in ipairs(before) do
       local column = not ours[kind] and seen_from(columns[kind], step_of(kind, now))
-      if column and #written < MOST and step_of(kind, now) <= column.last + 64 then
+      if column and #written < MOST and step_of(kind, now) <= column.last + 128 then
         written[#written + 1] = column
       end
     end

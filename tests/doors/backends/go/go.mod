@@ -1,0 +1,3 @@
+module tollgate.example/backend
+
+go 1.22
