@@ -15,6 +15,9 @@ RUN [ -e /etc/ssl/certs/ca-certificates.crt ] \
     || { apt-get update && apt-get install -y --no-install-recommends ca-certificates && rm -rf /var/lib/apt/lists/*; }
 RUN groupadd --system --gid 10001 tollgate \
     && useradd --system --uid 10001 --gid tollgate --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin tollgate
+# For `overrides.file: /var/lib/tollgate/overrides.jsonl`. It is writable also with --read-only.
+RUN mkdir /var/lib/tollgate && chown 10001:10001 /var/lib/tollgate
+VOLUME /var/lib/tollgate
 # Envoy Gateway runs this name: `tollgate envoy-ratelimit`.
 RUN ln -s /usr/local/bin/tollgate /bin/ratelimit
 # By its number, since Kubernetes must see that it is not root.

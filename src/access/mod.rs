@@ -98,6 +98,8 @@ named! {
         NeedsAdmin = "needs_admin",
         /// The token is for other policies.
         NeedsPolicy = "needs_policy",
+        /// The token is for other plans.
+        NeedsPlan = "needs_plan",
         /// The token is for other doors.
         NeedsDoor = "needs_door",
         /// No token would do, since no admin token is configured.

@@ -95,6 +95,8 @@ pub struct Token {
     pub scopes: Vec<Scope>,
     /// The policies that it is for; `None` for all.
     pub policies: Option<BTreeSet<String>>,
+    /// The plans that its checks may name; `None` for all.
+    pub plans: Option<BTreeSet<String>>,
     /// The doors that it is for; `None` for all.
     pub doors: Option<Vec<Door>>,
     /// The node rejects it from this instant on, us since the Unix epoch.
@@ -105,7 +107,7 @@ impl Token {
     /// A token for all policies and doors.
     pub fn new(name: impl Into<String>, scopes: &[Scope]) -> Arc<Self> {
         let (name, scopes) = (name.into(), scopes.to_vec());
-        Arc::new(Self { name, scopes, policies: None, doors: None, expires: None })
+        Arc::new(Self { name, scopes, policies: None, plans: None, doors: None, expires: None })
     }
 
     /// Whether it permits calls of this scope.
@@ -157,6 +159,24 @@ impl Token {
         let shown: String = policy.chars().take(MAX_NAME).collect();
         let sentence = format!("the token `{}` is not for the policy {shown:?}", self.name);
         Err(self.rejected(Refused::NeedsPolicy, sentence))
+    }
+
+    /// Whether it permits some checks only.
+    pub fn is_bounded(&self) -> bool {
+        self.policies.is_some() || self.plans.is_some()
+    }
+
+    /// Checks whether it permits a check under this policy and plan.
+    ///
+    /// # Errors
+    /// It names its policies or its plans, and this is none of them.
+    pub fn permit_check(&self, policy: &str, plan: Option<&str>) -> Result<(), Rejected> {
+        self.permit_policy(policy)?;
+        let is_other = |plan: &&str| self.plans.as_ref().is_some_and(|plans| !plans.contains(*plan));
+        let Some(plan) = plan.filter(is_other) else { return Ok(()) };
+        let shown: String = plan.chars().take(MAX_NAME).collect();
+        let sentence = format!("the token `{}` may not name the plan {shown:?}", self.name);
+        Err(self.rejected(Refused::NeedsPlan, sentence))
     }
 
     /// Checks whether it is for all policies.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::{Map, Value, json};
 
 use super::client::{Node, encoded, parameters};
-use super::{block_on, complain, print};
+use super::{block_on, complain, print, shown};
 use crate::config::{span, visible};
 use crate::limit::time::MICROS_PER_MILLI;
 
@@ -43,6 +43,16 @@ enum Action {
         /// The version that the override must have.
         #[arg(long, value_name = "N")]
         if_version: Option<u64>,
+        #[command(flatten)]
+        node: Node,
+    },
+    /// End all overrides of a policy. Nodes write back what Redis loses, so a flush of Redis ends
+    /// none.
+    Clear {
+        policy: String,
+        /// The reason, for the audit.
+        #[arg(long)]
+        reason: Option<String>,
         #[command(flatten)]
         node: Node,
     },
@@ -88,18 +98,21 @@ struct Set {
     node: Node,
 }
 
-// The grant of an override, one of these.
+// The grant of an override: limits, or one of the others.
 #[derive(Debug, clap::Args)]
-#[group(required = true, multiple = false)]
+#[group(required = true, multiple = true)]
 struct Grant {
     /// A quota such as `1000 per 1m`; once for each.
-    #[arg(long = "quota", value_name = "QUOTA")]
+    #[arg(long = "quota", value_name = "QUOTA", conflicts_with_all = ["plan", "deny", "allow"])]
     quotas: Vec<String>,
-    /// The quotas of this plan.
-    #[arg(long)]
+    /// The most open holds of a key, alone or beside quotas.
+    #[arg(long, value_name = "PLACES", conflicts_with_all = ["plan", "deny", "allow"])]
+    in_flight: Option<u64>,
+    /// The limits of this plan.
+    #[arg(long, conflicts_with_all = ["deny", "allow"])]
     plan: Option<String>,
     /// The keys are denied.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "allow")]
     deny: bool,
     /// The keys are allowed and not counted.
     #[arg(long)]
@@ -111,7 +124,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
         Action::List { policy, start, node } => {
             each(node, policy, start.as_deref(), |entry| print(&format!("{}\n", visible(&sentence(entry)))))?;
         }
-        Action::Export { policy, node } => each(node, policy, None, |entry| print(&format!("{}\n", wanted(entry))))?,
+        Action::Export { policy, node } => {
+            each(node, policy, None, |entry| print(&format!("{}\n", shown::json(&wanted(entry).to_string()))))?;
+        }
+        Action::Clear { policy, reason, node } => {
+            let removed = clear(node, policy, reason.as_deref())?;
+            print(&format!("{removed} removed\n"))?;
+        }
         Action::Set(set) => set.run()?,
         Action::Remove { policy, matched, reason, if_version, node } => {
             let body = json!({"match": parsed(matched)?, "reason": reason, "if_version": if_version});
@@ -125,13 +144,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
 
 impl Set {
     fn run(&self) -> Result<(), String> {
-        let Grant { quotas, plan, deny, allow } = &self.grant;
+        let Grant { quotas, in_flight, plan, deny, allow } = &self.grant;
         let mut body = json!({"match": parsed(&self.matched)?, "lower": self.lower});
         match (plan, deny, allow) {
             (Some(plan), ..) => body["plan"] = json!(plan),
             (None, true, _) => body["deny"] = json!(true),
             (None, _, true) => body["allow"] = json!(true),
+            _ if quotas.is_empty() => {}
             _ => body["quotas"] = json!(quotas),
+        }
+        if let Some(places) = in_flight {
+            body["in_flight"] = json!(places);
         }
         if let Some(time) = &self.expires_in {
             let micros = span(time).map_err(|fault| format!("--expires-in: {fault}"))?;
@@ -176,6 +199,29 @@ async fn import(node: &Node, policy: &str, lower: bool) -> Result<ExitCode, Stri
     Ok(if faults == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Ends all overrides of a policy, page by page. Returns how many.
+fn clear(node: &Node, policy: &str, reason: Option<&str>) -> Result<usize, String> {
+    let mut removed = 0;
+    loop {
+        let mut page = Vec::new();
+        each_of_page(node, policy, &[], |entry| {
+            page.push(entry["match"].clone());
+            Ok(())
+        })?;
+        if page.is_empty() {
+            return Ok(removed);
+        }
+        let before = removed;
+        for matched in page {
+            let answer = changed(node.delete(&path(policy), Some(&json!({"match": matched, "reason": reason})))?)?;
+            removed += usize::from(answer["removed"] == true);
+        }
+        if removed == before {
+            return Err("the node lists overrides that it cannot remove: call it again".to_owned());
+        }
+    }
+}
+
 /// Calls `show` with each override of a policy.
 fn each(
     node: &Node,
@@ -187,15 +233,25 @@ fn each(
     loop {
         let given = [("match", start), ("cursor", cursor.as_deref())];
         let given: Vec<_> = given.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-        let page = node.get(&format!("{}?{}", path(policy), parameters(&given)))?;
-        let body = page.json();
-        let Some(entries) = body["entries"].as_array() else { return Err(page.failure()) };
-        entries.iter().try_for_each(&mut show)?;
-        match body["next"].as_str() {
-            Some(next) => cursor = Some(next.to_owned()),
+        match each_of_page(node, policy, &given, &mut show)? {
+            Some(next) => cursor = Some(next),
             None => return Ok(()),
         }
     }
+}
+
+/// Calls `show` with each override of a page. Returns the cursor of the next one.
+fn each_of_page(
+    node: &Node,
+    policy: &str,
+    given: &[(&str, &str)],
+    show: impl FnMut(&Value) -> Result<(), String>,
+) -> Result<Option<String>, String> {
+    let page = node.get(&format!("{}?{}", path(policy), parameters(given)))?;
+    let body = page.json();
+    let Some(entries) = body["entries"].as_array() else { return Err(page.failure()) };
+    entries.iter().try_for_each(show)?;
+    Ok(body["next"].as_str().map(str::to_owned))
 }
 
 fn path(policy: &str) -> String {
@@ -216,11 +272,11 @@ fn parsed(matched: &str) -> Result<Value, String> {
     }
 }
 
-/// The members of an override that make it again.
+/// The members of an override that make it again; also those that only a later version knows.
 fn wanted(entry: &Value) -> Value {
-    let names = ["match", "quotas", "plan", "deny", "allow", "expires_in_ms", "reason"];
-    let members = names.into_iter().filter_map(|name| Some((name.to_owned(), entry.get(name)?.clone())));
-    members.collect::<Map<_, _>>().into()
+    let is_wanted = |name: &str| !matches!(name, "at" | "by" | "version" | "expires_at");
+    let members = entry.as_object().into_iter().flatten().filter(|(name, _)| is_wanted(name));
+    members.map(|(name, value)| (name.clone(), value.clone())).collect::<Map<_, _>>().into()
 }
 
 /// A line such as `key:alice  plan pro  until 2026-11-27T10:00:00Z  by ci: case 4711`.
@@ -228,15 +284,17 @@ fn sentence(entry: &Value) -> String {
     let text = |name: &str| entry[name].as_str().unwrap_or("?");
     let matched = entry["match"].as_object().and_then(|matched| matched.iter().next());
     let matched = matched.map(|(kind, text)| format!("{kind}:{}", text.as_str().unwrap_or("?"))).unwrap_or_default();
+    let places = entry["in_flight"].as_u64().map(|places| format!("in_flight {places}"));
     let grant = match (&entry["quotas"], &entry["plan"]) {
         (Value::Array(quotas), _) => {
             let quotas: Vec<_> =
                 quotas.iter().map(|quota| quota.as_str().map_or_else(|| quota.to_string(), Into::into)).collect();
-            quotas.join(", ")
+            quotas.iter().map(String::as_str).chain(places.as_deref()).collect::<Vec<_>>().join(", ")
         }
         (_, Value::String(plan)) => format!("plan {plan}"),
         _ if entry["deny"] == true => "deny".to_owned(),
-        _ => "allow".to_owned(),
+        _ if entry["allow"] == true => "allow".to_owned(),
+        _ => places.unwrap_or_else(|| "a grant that this version does not know".to_owned()),
     };
     let until = entry["expires_at"].as_str().map(|end| format!("  until {end}")).unwrap_or_default();
     let reason = entry["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();

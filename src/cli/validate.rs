@@ -1,7 +1,9 @@
 //! `tollgate validate`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use rustix::fs::Access;
 
 use super::{load, print, say};
 
@@ -26,6 +28,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
         .chain(config.access.warnings())
         .chain(config.policies.warnings())
         .chain(config.idle_leases())
+        .chain(unwritable(config.overrides_file.as_deref()))
         .chain(config.gates.warnings());
     warnings.for_each(|warning| say(&format!("warning: {warning}")));
     let counted = |number: usize, one: &str, many: &str| format!("{number} {}", if number == 1 { one } else { many });
@@ -40,4 +43,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     }
     print(&format!("{}: valid, {told}\n", config.policies.origin))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why the file of the overrides cannot be written.
+fn unwritable(file: Option<&Path>) -> Option<String> {
+    let folder = file?.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let error = rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).err()?;
+    Some(format!(
+        "the folder of `overrides.file`, {}, is not writable here: {}. The packages have /var/lib/tollgate for it",
+        folder.display(),
+        std::io::Error::from(error)
+    ))
 }

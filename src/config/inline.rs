@@ -1,5 +1,6 @@
 //! Inline quotas of a check: read with the grammar and the rules of the configuration.
 
+use std::num::NonZeroU64;
 use std::rc::Rc;
 
 use ipnet::IpNet;
@@ -110,6 +111,14 @@ pub fn instead(policy: &Policy, mut quotas: Vec<Quota>) -> Result<Policy, String
     let (quotas, lease) = lease::instead(policy, quotas);
     let options = Options { lease, ..without_quotas(policy) };
     Ok(Policy { quotas, options, ..policy.clone() })
+}
+
+/// A policy with these places for the holds of a key; none for its own. Without a hold it has none.
+pub fn with_places(mut policy: Policy, in_flight: Option<NonZeroU64>) -> Policy {
+    if let Some(hold) = &mut policy.options.hold {
+        hold.in_flight = in_flight.or(hold.in_flight);
+    }
+    policy
 }
 
 /// The token bucket of `policy` with other numbers. The counters are those of the policy.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use super::duration::parse_within;
 use super::fault::{Place, Reading};
-use super::scalar::{digits, excerpt, is_identifier, listed, nearest};
+use super::scalar::{digits, excerpt, is_identifier, unknown};
 use crate::limit::time::Micros;
 
 /// A value as written.
@@ -168,11 +168,7 @@ impl Node {
         if known.contains(&name) {
             return Some(name);
         }
-        let shown = excerpt(name);
-        self.note(match nearest(name, known.iter().copied()) {
-            Some(meant) => format!("there is no policy `{shown}`: did you mean `{meant}`?"),
-            None => format!("there is no policy `{shown}`: there are {}", listed(known)),
-        });
+        self.note(unknown("policy", name, known));
         None
     }
 

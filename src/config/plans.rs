@@ -8,8 +8,10 @@ use std::sync::Arc;
 use super::Policies;
 use super::inline::{self, QuotaFault, QuotaSpec};
 use super::node::{Member, Node, Value};
+use super::scalar::unknown;
 use super::section::Section;
-use super::settings::plan::{IN_FLIGHT, QUOTAS, SHAPE};
+use super::settings::plan::{IN_FLIGHT, POLICIES, QUOTAS, SHAPE};
+use super::settings::plan_row;
 use super::settings::root::PLANS;
 use crate::limit::hold::MAX_PLACES;
 use crate::limit::policy::Policy;
@@ -19,6 +21,14 @@ use crate::limit::quota::begin_anew;
 struct Plan<'a> {
     member: &'a Member,
     name: String,
+    /// Under every policy without a row of its own; without them the plan is none of those.
+    limits: Option<Limits>,
+    /// By the name of the policy.
+    rows: BTreeMap<String, (&'a Member, Limits)>,
+}
+
+/// The limits of a plan.
+struct Limits {
     /// Without them those of the policy count.
     quotas: Option<Vec<QuotaSpec>>,
     /// The places of a key under a policy with a hold; without them those of the policy count.
@@ -26,21 +36,33 @@ struct Plan<'a> {
 }
 
 /// Adds to each policy the plans that it can count: windows are nothing for a token bucket, and a
-/// rate is nothing for a window. Notes a plan that no policy can count. Returns the names of plans
-/// whose places no policy counts.
+/// rate is nothing for a window. Notes a plan that no policy can count, and a row that its policy
+/// cannot. Returns the names of plans whose places no policy counts.
 pub(super) fn add_plans(root: &Section<'_>, policies: &mut [Policy]) -> Vec<String> {
-    let plans = root.member(PLANS.name).map(plans).unwrap_or_default();
+    let known: Vec<String> = policies.iter().map(|policy| policy.name.clone()).collect();
+    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+    let plans = root.member(PLANS.name).map(|node| plans(node, &known)).unwrap_or_default();
     for plan in &plans {
         let mut first = None;
         let mut is_counted = false;
         for policy in &mut *policies {
-            match plan.of(policy) {
-                Ok(counting) => {
+            let row = plan.rows.get(&policy.name);
+            let Some(limits) = row.map(|(_, limits)| limits).or(plan.limits.as_ref()) else { continue };
+            let counting = match (row, limits.in_flight) {
+                (Some(_), Some(_)) if policy.options.hold.is_none() => Err("`in_flight` needs `hold`".to_owned()),
+                _ => limits.of(policy),
+            };
+            match (counting, row) {
+                (Ok(counting), _) => {
                     let plans = policy.options.plans.get_or_insert_default();
                     Arc::make_mut(plans).insert(plan.name.as_str().into(), Arc::new(counting));
                     is_counted = true;
                 }
-                Err(fault) => first = first.or(Some(fault)),
+                (Err(fault), Some((member, _))) => {
+                    member.note(format!("the policy `{}` cannot count this: {fault}", policy.name));
+                    is_counted = true;
+                }
+                (Err(fault), None) => first = first.or(Some(fault)),
             }
         }
         if let Some(fault) = first.filter(|_| !is_counted) {
@@ -48,33 +70,58 @@ pub(super) fn add_plans(root: &Section<'_>, policies: &mut [Policy]) -> Vec<Stri
         }
     }
     let is_held = policies.iter().any(|policy| policy.options.hold.is_some());
-    let without_use = plans.into_iter().filter(|plan| plan.in_flight.is_some() && !is_held);
+    let has_places = |plan: &Plan<'_>| plan.limits.as_ref().is_some_and(|limits| limits.in_flight.is_some());
+    let without_use = plans.into_iter().filter(|plan| has_places(plan) && !is_held);
     without_use.map(|plan| plan.name).collect()
 }
 
-fn plans(node: &Node) -> Vec<Plan<'_>> {
+/// The names of all plans.
+pub(super) fn names(root: &Section<'_>) -> Vec<String> {
+    let members = root.member(PLANS.name).and_then(|node| match &node.value {
+        Value::Mapping(members) => Some(members),
+        _ => None,
+    });
+    members.into_iter().flatten().map(|member| member.key.clone()).collect()
+}
+
+fn plans<'a>(node: &'a Node, known: &[&str]) -> Vec<Plan<'a>> {
     let members = node.mapping("{free: {quotas: [100 per 1m]}}").unwrap_or_default();
     if members.is_empty() && matches!(node.value, Value::Mapping(_)) {
         node.note("`plans` is empty: leave it out");
     }
-    members.iter().filter_map(plan).collect()
+    members.iter().filter_map(|member| plan(member, known)).collect()
 }
 
-fn plan(member: &Member) -> Option<Plan<'_>> {
+fn plan<'a>(member: &'a Member, known: &[&str]) -> Option<Plan<'a>> {
     let name = member.identifier("plan");
     let section = member.node.section(&SHAPE);
-    let read = || {
-        let quotas = section.member(QUOTAS.name).and_then(|node| node.list("[100 per 1m]"));
-        let quotas = quotas.map(|quotas| quotas.iter().map(spec).collect());
-        let in_flight = section.member(IN_FLIGHT.name).and_then(|node| node.integer(1..=MAX_PLACES));
-        (quotas, in_flight.and_then(NonZeroU64::new))
-    };
-    let (quotas, in_flight) = member.node.reading.checked(read)?;
-    if quotas.is_none() && in_flight.is_none() {
-        section.note_missing("a plan needs `quotas` or `in_flight`, such as `{quotas: [100 per 1m]}`");
+    let (limits, rows) = member.node.reading.checked(|| (limits(&section), rows(&section, known)))?;
+    let limits = Some(limits).filter(|limits| limits.quotas.is_some() || limits.in_flight.is_some());
+    if limits.is_none() && rows.is_empty() {
+        section.note_missing("a plan needs `quotas`, `in_flight` or `policies`, such as `{quotas: [100 per 1m]}`");
         return None;
     }
-    Some(Plan { member, name: name?, quotas, in_flight })
+    Some(Plan { member, name: name?, limits, rows })
+}
+
+fn limits(section: &Section<'_>) -> Limits {
+    let quotas = section.member(QUOTAS.name).and_then(|node| node.list("[100 per 1m]"));
+    let quotas = quotas.map(|quotas| quotas.iter().map(spec).collect());
+    let in_flight = section.member(IN_FLIGHT.name).and_then(|node| node.integer(1..=MAX_PLACES));
+    Limits { quotas, in_flight: in_flight.and_then(NonZeroU64::new) }
+}
+
+fn rows<'a>(section: &Section<'a>, known: &[&str]) -> BTreeMap<String, (&'a Member, Limits)> {
+    let members = section.member(POLICIES.name).and_then(|node| node.mapping("{export: {quotas: [10 per 1d]}}"));
+    let mut rows = BTreeMap::new();
+    for member in members.unwrap_or_default() {
+        if !known.contains(&member.key.as_str()) {
+            member.note(unknown("policy", &member.key, known));
+            continue;
+        }
+        rows.insert(member.key.clone(), (member, limits(&member.node.section(&plan_row::SHAPE))));
+    }
+    rows
 }
 
 fn spec(node: &Node) -> QuotaSpec {
@@ -105,30 +152,29 @@ impl Policies {
             apart.map(|(name, _)| {
                 format!(
                     "policy `{}`: the plan `{name}` has a window of its own, whose counts begin anew: a key that changes \
-                     its plan may get the sum of both once",
-                    policy.name
+                     its plan may get the sum of both once. If the plan is for other policies, write \
+                     `policies: {{{}: {{}}}}` in it",
+                    policy.name, policy.name
                 )
             })
         })
     }
 }
 
-impl Plan<'_> {
+impl Limits {
     /// The policy with the limits of the plan.
     fn of(&self, policy: &Policy) -> Result<Policy, String> {
         let first = |faults: Vec<QuotaFault>| faults.into_iter().map(|fault| fault.message).next().unwrap_or_default();
         let quotas = match &self.quotas {
             Some(written) => inline::quotas(policy, written).map_err(first)?,
-            None if policy.options.hold.is_none() => {
-                return Err("`in_flight` alone needs a policy with `hold`".to_owned());
-            }
             None => policy.quotas.clone(),
         };
-        let mut planned = inline::instead(policy, quotas)?;
-        if let Some(hold) = &mut planned.options.hold {
-            hold.in_flight = self.in_flight.or(hold.in_flight);
+        match self.in_flight {
+            Some(_) if self.quotas.is_none() && policy.options.hold.is_none() => {
+                Err("`in_flight` alone needs a policy with `hold`".to_owned())
+            }
+            in_flight => Ok(inline::with_places(inline::instead(policy, quotas)?, in_flight)),
         }
-        Ok(planned)
     }
 }
 

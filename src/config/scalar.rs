@@ -155,3 +155,13 @@ mod tests {
         assert_eq!(listed(&["a", "b", "c"]), "`a`, `b` or `c`");
     }
 }
+
+/// There is no `what` of this name.
+pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
+    let shown = excerpt(name);
+    match nearest(name, known.iter().copied()) {
+        Some(meant) => format!("there is no {what} `{shown}`: did you mean `{meant}`?"),
+        None if known.is_empty() => format!("there is no {what} `{shown}`"),
+        None => format!("there is no {what} `{shown}`: there are {}", listed(known)),
+    }
+}

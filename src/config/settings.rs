@@ -98,7 +98,7 @@ settings! {
         POLICIES = "policies": Own("mapping; names are 1 to 64 of `A-Z a-z 0-9 _ . -`", "needed, but beside `envoy`");
         /// Sets of quotas by name, which a check or an override may name
         /// ([page](overrides.md#plans)). A policy has those plans that its algorithm can count.
-        PLANS = "plans": Own("mapping of names to `{quotas: [...], in_flight: ...}`", "none");
+        PLANS = "plans": Own("mapping of names to `{quotas: [...], in_flight: ..., policies: ...}`", "none");
         /// The overrides that operators make while the node runs ([page](overrides.md)).
         OVERRIDES = "overrides": Own("mapping", "in Redis"), "no";
         /// Forward auth: how a proxy's question becomes checks, by the name of the gate.
@@ -187,6 +187,8 @@ settings! {
         SCOPES = "scopes": Own("list of `check`, `read`, `metrics`, `operate`, `admin`", "needed");
         /// The policies that it is for; not with `metrics` or `admin`.
         POLICIES = "policies": Own("list of names of policies", "all");
+        /// The [plans](overrides.md#plans) that its checks may name.
+        PLANS = "plans": Own("list of names of plans", "all");
         /// The doors that it is for.
         DOORS = "doors": Own("list of `http`, `gate`, `envoy`, `resp`", "all");
         /// The node rejects it from this instant on, by its own clock.
@@ -314,7 +316,14 @@ settings! {
         QUOTAS = "quotas": Own("as `quotas` of a policy", "those of the policy");
         /// The most open holds of a key, under policies with `hold`.
         IN_FLIGHT = "in_flight": Own("integer, 1 to 100,000", "that of the policy");
+        /// Limits under single policies instead, by their names: `export: {quotas: [10 per 1d]}`.
+        /// `login: {}` has those of the policy. Without limits beside it, the plan is one of these
+        /// policies alone.
+        POLICIES = "policies": Own("mapping of policies to `{quotas: [...], in_flight: ...}`", "none");
     }
+
+    plan_row("", " of a plan under a policy", "{quotas: [10 per 1d]}")
+    with plan::QUOTAS, plan::IN_FLIGHT {}
 
     policy("", "", "{quotas: [1000 per 1s]}") {
         /// How the quotas count.

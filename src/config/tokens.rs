@@ -12,20 +12,23 @@ use crate::limit::time::Micros;
 
 use super::auth::{Tokens, hashes_of};
 use super::node::Node;
+use super::scalar::unknown;
 use super::section::Section;
 use super::setting::{Choice, Values};
 use super::settings::root::TOKENS;
-use super::settings::token::{DOORS, EXPIRES, FILE, NAME, POLICIES, SCOPES, SHAPE};
+use super::settings::token::{DOORS, EXPIRES, FILE, NAME, PLANS, POLICIES, SCOPES, SHAPE};
 
 /// Reads `tokens`. `policies` has the names of the policies, and `others` the tokens without names.
 pub(super) fn named(root: &Section<'_>, policies: &[&str], others: &Tokens) -> Tokens {
+    let plans = super::plans::names(root);
     let owners = others.iter().map(|(hash, token)| (*hash, token.name.clone())).collect();
-    let mut reader = Reader { policies, names: HashSet::new(), owners };
+    let mut reader = Reader { policies, plans, names: HashSet::new(), owners };
     root.each(TOKENS.name, &format!("[{}]", SHAPE.example), |node| reader.token(node)).concat()
 }
 
 struct Reader<'a> {
     policies: &'a [&'a str],
+    plans: Vec<String>,
     names: HashSet<String>,
     /// The name of each secret's token.
     owners: HashMap<TokenHash, String>,
@@ -47,10 +50,13 @@ impl Reader<'_> {
         }
         let policy = |item| Node::policy(item, self.policies).map(str::to_owned);
         let policies = own.map(|_| section.some(POLICIES.name, "[api, login]", policy).into_iter().collect());
+        let plan = |item: &Node| self.plan(item);
+        let plans = section.given(PLANS.name);
+        let plans = plans.map(|_| section.some(PLANS.name, "[free, pro]", plan).into_iter().collect());
         let doors = section.given(DOORS.name).map(|node| words(node, "[http, gate]", Door::WORDS));
         let expires = section.given(EXPIRES.name).map(instant);
         let expires = if let Some(end) = expires { Some(end?) } else { None };
-        let token = Arc::new(Token { name: name?, scopes: scopes?, policies, doors, expires });
+        let token = Arc::new(Token { name: name?, scopes: scopes?, policies, plans, doors, expires });
         Some(hashes?.into_iter().map(|hash| (hash, token.clone())).collect())
     }
 
@@ -61,6 +67,17 @@ impl Reader<'_> {
             return node.noted(Err(format!("another token has the name `{name}`: give each its own")));
         }
         Some(name.to_owned())
+    }
+
+    /// The name of a plan in the file.
+    fn plan(&self, node: &Node) -> Option<String> {
+        let name = node.text("the name of a plan")?;
+        if self.plans.iter().any(|plan| plan == name) {
+            return Some(name.to_owned());
+        }
+        let known: Vec<&str> = self.plans.iter().map(String::as_str).collect();
+        node.note(unknown("plan", name, &known));
+        None
     }
 
     /// The secrets of a token, which no other one has: its rights would be ambiguous.

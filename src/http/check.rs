@@ -38,7 +38,7 @@ pub(super) async fn respond(
     body: impl JsonBody,
 ) -> Result<Response, Problem> {
     let (check, denied) = read(node, rights, head, body, MAX_BYTES, parse::check, query::deny_status).await?;
-    rights.policy(node, &check.policy)?;
+    rights.check(node, &check)?;
     let decision = check_one(node, &check, || rights.holder(&head.headers)).await;
     let decision = decision.map_err(|error| node.refused(&error))?;
     let mut response = answer::decision(&check.key, &decision, |_| {});
@@ -82,7 +82,7 @@ pub(super) async fn batch(Routed { node, rights, head, body }: Routed) -> Result
     if !node.load.expects_room_for(items.len() * answer::USUAL_BYTES) {
         return Err(refuse_unread(&node.load));
     }
-    let permitted = |check: Check| rights.policy(&node, &check.policy).map(|()| check);
+    let permitted = |check: Check| rights.check(&node, &check).map(|()| check);
     let items = items.into_iter().map(|item| item.and_then(permitted)).collect();
     Ok(answer_each(&node, items, &node.load.checks(holder)).await)
 }

@@ -18,7 +18,7 @@ use crate::overrides::{By, Entry};
 
 pub(super) async fn explain(Routed { node, rights, head, .. }: Routed) -> Result<Response, Problem> {
     let check = query::explain(head.uri.query())?;
-    rights.policy(&node, &check.policy)?;
+    rights.check(&node, &check)?;
     let policy = node.policy(&check.policy)?;
     let overrides = loaded(&node)?;
     let (key, applied) = node.engine.explain(&policy, &check).map_err(|fault| node.refused(&fault))?;

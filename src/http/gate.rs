@@ -63,7 +63,9 @@ pub(super) async fn respond(node: &Node, reach: Reach, caller: Caller, holdings:
         Ok(checks) => checks,
         Err(denied) => return Denial::before_any_check(&denied).answer(gate.deny_status),
     };
-    let rejected = token.and_then(|token| checks.iter().find_map(|check| token.permit_policy(&check.policy).err()));
+    let rejected = token.and_then(|token| {
+        checks.iter().find_map(|check| token.permit_check(&check.policy, check.plan.as_deref()).err())
+    });
     if let Some(rejected) = rejected {
         return refuse(&rejected);
     }

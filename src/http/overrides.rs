@@ -114,7 +114,9 @@ fn stored_json(name: &Name, stored: &Stored) -> Value {
     let mut members = Map::new();
     members.insert("match".into(), json!({kind: text}));
     if let Ok(Value::Object(body)) = serde_json::to_value(body) {
-        members.extend(body);
+        // Beside places alone the quotas are those of the policy.
+        let is_given = |value: &Value| value.as_array().is_none_or(|quotas| !quotas.is_empty());
+        members.extend(body.into_iter().filter(|(name, value)| name != "quotas" || is_given(value)));
     }
     members.insert("at".into(), instant(*at).into());
     if *expires_at > 0 {

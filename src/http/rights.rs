@@ -12,7 +12,7 @@ use axum::http::request::Parts;
 
 use super::head::{Denied, bearer, permit};
 use super::problem::{Problem, Violation, Violations};
-use crate::access::{Door, Need, Reach, Rejected, Scope, Token, TokenHash};
+use crate::access::{Door, Need, Reach, Refused, Rejected, Scope, Token, TokenHash};
 use crate::engine::Check;
 use crate::node::{Caller, Node};
 use crate::shares::Holder;
@@ -56,6 +56,12 @@ impl Rights {
         self.checked(node, |token| token.permit_policy(policy))
     }
 
+    /// # Errors
+    /// 403: the token is for other policies, or for other plans.
+    pub(super) fn check(&self, node: &Node, check: &Check) -> Result<(), Problem> {
+        self.checked(node, |token| token.permit_check(&check.policy, check.plan.as_deref()))
+    }
+
     /// For calls about all policies.
     ///
     /// # Errors
@@ -67,13 +73,15 @@ impl Rights {
     /// For checks that are charged together.
     ///
     /// # Errors
-    /// 403 with each check under another policy.
+    /// 403 with each check under another policy or plan.
     pub(super) fn checks(&self, node: &Node, checks: &[Check]) -> Result<(), Problem> {
-        let rejected = |check: &Check| self.token.as_ref()?.permit_policy(&check.policy).err();
+        let rejected = |check: &Check| self.token.as_ref()?.permit_check(&check.policy, check.plan.as_deref()).err();
         let mut rejected = checks.iter().enumerate().filter_map(|(place, check)| Some((place, rejected(check)?)));
         let Some((place, first)) = rejected.next() else { return Ok(()) };
-        let violation =
-            |place, rejected: &Rejected| Violation::new(format!("/checks/{place}/policy"), rejected.to_string());
+        let violation = |place, rejected: &Rejected| {
+            let member = if rejected.reason == Refused::NeedsPlan { "plan" } else { "policy" };
+            Violation::new(format!("/checks/{place}/{member}"), rejected.to_string())
+        };
         let mut violations = Violations::from(vec![violation(place, &first)]);
         rejected.for_each(|(place, rejected)| violations.note(|| violation(place, &rejected)));
         Err(self.refuse(node, &first).with(violations))

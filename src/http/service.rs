@@ -151,7 +151,7 @@ impl CheckService {
         if let Some(token) = token {
             traces::called_by(&token.name);
         }
-        Ok((token.filter(|token| !is_check || token.policies.is_some()).cloned(), token.is_some()))
+        Ok((token.filter(|token| !is_check || token.is_bounded()).cloned(), token.is_some()))
     }
 }
 

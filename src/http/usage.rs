@@ -14,7 +14,7 @@ use crate::telemetry::traces::carried;
 
 pub(super) async fn usage(Routed { node, rights, head, .. }: Routed) -> Result<Response, Problem> {
     let check = query::usage(head.uri.query())?;
-    rights.policy(&node, &check.policy)?;
+    rights.check(&node, &check)?;
     let (limit, holder) = (node.reloader.limits().waiting(), rights.holder(&head.headers));
     let usage = node.engine.usage(&check, limit, holder).await;
     let Usage { decision, history, ticks, holds } = usage.map_err(|error| node.refused(&error))?;

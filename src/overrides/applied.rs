@@ -3,6 +3,8 @@
 //! `deny` beats `allow`, of the file or of an override. Both beat the quotas of the check. Next is
 //! the most exact match, of an override before the file. The plan of the check is last.
 
+use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::entry::{Entry, Name};
@@ -151,15 +153,56 @@ fn covering<'a>(policy: &'a Arc<Policy>, pattern: Pattern<'_>) -> Option<Found<'
     listed(List::Deny, &lists.deny).or_else(|| listed(List::Allow, &lists.allow)).or_else(counted)
 }
 
-/// Whether `next` gives less than `present` in some window, or fewer places. Other windows count as
-/// less.
-pub(super) fn is_lower(present: &Policy, next: &Policy) -> bool {
-    let is_less = |present: &Quota| {
-        let same = next.quotas.iter().find(|next| is_comparable(present, next));
-        same.is_none_or(|next| next.limit < present.limit)
-    };
-    let has_fewer_places = next.places().is_some_and(|next| present.places().is_none_or(|present| next < present));
-    next.quotas.len() != present.quotas.len() || present.quotas.iter().any(is_less) || has_fewer_places
+/// What a policy gives less of than another one.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Less {
+    /// Its keys were not counted at all.
+    Counted,
+    /// A quota of the other has no counterpart.
+    Missing(String),
+    /// A quota limits what the other does not.
+    Added(String),
+    /// The limit of a quota.
+    Limit { quota: String, present: NonZeroU64, next: NonZeroU64 },
+    /// The places of a key; without `present` the other has no bound.
+    Places { present: Option<NonZeroU64>, next: NonZeroU64 },
+}
+
+impl fmt::Display for Less {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Counted => write!(f, "they are not counted at all"),
+            Self::Missing(quota) => write!(f, "the quota `{quota}` is missing here"),
+            Self::Added(quota) => write!(f, "no quota there has the window of `{quota}`"),
+            Self::Limit { quota, present, next } => {
+                write!(f, "the quota `{quota}` has {next} here, and {present} there")
+            }
+            Self::Places { present: Some(present), next } => {
+                write!(f, "`in_flight` is {next} here, and {present} there")
+            }
+            Self::Places { present: None, next } => write!(f, "`in_flight` is {next} here, and has no bound there"),
+        }
+    }
+}
+
+/// What `next` gives less of than `present`. Another window counts as less.
+pub(super) fn less(present: &Policy, next: &Policy) -> Option<Less> {
+    for quota in &present.quotas {
+        let Some(same) = next.quotas.iter().find(|next| is_comparable(quota, next)) else {
+            return Some(Less::Missing(quota.name.to_string()));
+        };
+        if same.limit < quota.limit {
+            let name = quota.name.to_string();
+            return Some(Less::Limit { quota: name, present: quota.limit, next: same.limit });
+        }
+    }
+    let is_new = |next: &&Quota| !present.quotas.iter().any(|quota| is_comparable(quota, next));
+    if let Some(added) = next.quotas.iter().find(is_new) {
+        return Some(Less::Added(added.name.to_string()));
+    }
+    let (present, next) = (present.places(), next.places()?);
+    let is_fewer = present.is_none_or(|present| next < present);
+    is_fewer.then_some(Less::Places { present, next })
 }
 
 /// Whether the limits of two quotas have one meaning. A bucket of a faster rate gives more.

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::applied::is_lower;
+use super::applied::{Applied, Less, less};
 use super::audit::{AuditEntry, Kind, Note};
-use super::entry::{Body, Entry, Grant, Name, Stored};
+use super::entry::{Body, Entry, Grant, Limits, Name, Stored};
 use super::follow::{Followed, stored};
 use super::part::apply;
-use super::{Keeper, MAX_ENTRIES, Overrides, lock};
+use super::{Keeper, MAX_ENTRIES, Overrides};
 use crate::clock::unix_micros;
-use crate::config::inline::{self, QuotaFault, QuotaSpec};
+use crate::config::inline::{self, QuotaFault};
 use crate::limit::policy::{Listed, Policy};
 use crate::limit::quota::begin_anew;
 use crate::limit::time::Micros;
@@ -19,7 +19,7 @@ use crate::store::redis::registry::{RecordChange, RecordWritten};
 /// The grant of a new entry, as a caller writes it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Wanted {
-    Quotas(Vec<QuotaSpec>),
+    Limits(Limits),
     Plan(String),
     Deny,
     Allow,
@@ -73,12 +73,14 @@ pub enum ChangeError {
         fault: String,
     },
     Quotas(Vec<QuotaFault>),
+    /// Places need a policy with holds.
+    NoHold,
     /// The policy has no plan of that name.
     Plan(String),
     /// The entry has another version than the caller expects: this one, or there is none.
     Stale(Option<Arc<Entry>>),
-    /// The keys have more now, by this.
-    Lower(String),
+    /// The keys have more now: by what, and of what.
+    Lower(String, Less),
     /// There are as many entries as may be.
     Full,
     /// The keeper did not write it, or may not have.
@@ -122,13 +124,17 @@ impl Overrides {
                 let present = self.map.present(policy, &name);
                 let is_denied = present.listed == Some(Listed::Deny);
                 let is_allowed = present.listed == Some(Listed::Allow);
-                if !put.lower && !is_denied && (is_allowed || is_lower(&present.policy, next)) {
-                    return Err(ChangeError::Lower(present.by.text()));
+                if !put.lower && !is_denied {
+                    let less = if is_allowed { Some(Less::Counted) } else { less(&present.policy, next) };
+                    if let Some(less) = less {
+                        return Err(ChangeError::Lower(present.by.text(), less));
+                    }
                 }
                 if !put.lower && present.listed.is_none() {
                     let outranked = self.map.outranked(policy, &name, &present.by);
-                    if let Some(more) = outranked.iter().find(|more| is_lower(&more.policy, next)) {
-                        return Err(ChangeError::Lower(more.by.text()));
+                    let lower = |more: &Applied<'_>| Some((more.by.text(), less(&more.policy, next)?));
+                    if let Some((by, less)) = outranked.iter().find_map(lower) {
+                        return Err(ChangeError::Lower(by, less));
                     }
                 }
                 if present.listed.is_none() && begin_anew(&present.policy.quotas, &next.quotas) {
@@ -145,7 +151,13 @@ impl Overrides {
             let write = Write { name: &name, next, expected, by: &put.by, reason: put.reason.as_deref() };
             match self.write(write).await {
                 Err(ChangeError::Stale(_)) if put.if_version.is_none() => {}
-                written => return written.map(|changed| Changed { warnings, ..changed }),
+                written => {
+                    let with = |mut changed: Changed| {
+                        changed.warnings.append(&mut warnings);
+                        changed
+                    };
+                    return written.map(with);
+                }
             }
         }
         Err(ChangeError::Unavailable("others change the override all the time: send the call again".to_owned()))
@@ -175,11 +187,12 @@ impl Overrides {
 
     fn grant(&self, policy: &Arc<Policy>, wanted: Wanted) -> Result<Grant, ChangeError> {
         match wanted {
-            Wanted::Quotas(written) => {
-                let quotas = inline::quotas(policy, &written).map_err(ChangeError::Quotas)?;
-                let fault = |message| ChangeError::Quotas(vec![QuotaFault { pointer: Vec::new(), message }]);
-                inline::instead(policy, quotas).map_err(fault)?;
-                Ok(Grant::Quotas(self.map.terms(&policy.name, written)))
+            Wanted::Limits(limits) => {
+                if limits.in_flight.is_some() && policy.options.hold.is_none() {
+                    return Err(ChangeError::NoHold);
+                }
+                limits.instead_of(policy).map_err(ChangeError::Quotas)?;
+                Ok(Grant::Quotas(self.map.terms(&policy.name, limits)))
             }
             Wanted::Plan(name) if policy.plan(&name).is_none() => Err(ChangeError::Plan(name)),
             Wanted::Plan(name) => Ok(Grant::Plan(name.into())),
@@ -233,14 +246,15 @@ impl Overrides {
         // The caller sees its change here, and the version that it was compared with.
         followed.ask_one(Registry::part(text), &self.map).await;
         let entry = |text: &str| {
-            let terms = |policy: &str, written| self.map.terms(policy, written);
+            let terms = |policy: &str, limits| self.map.terms(policy, limits);
             Stored::parse(text, name.clone(), terms)
         };
         match written {
             RecordWritten::Done { version, at, before, after } => {
                 let note = note_of(name, by.to_owned(), reason.map(Into::into)).entry(version, at);
                 AuditEntry { before: stored(&before), after: stored(&after), ..note }.log();
-                Ok(Changed { entry: entry(&after), existed: !before.is_empty() || known > 0, warnings: Vec::new() })
+                let warnings = if after.is_empty() { Vec::new() } else { followed.doubts() };
+                Ok(Changed { entry: entry(&after), existed: !before.is_empty() || known > 0, warnings })
             }
             RecordWritten::Stale(present) => Err(ChangeError::Stale(entry(&present).map(Arc::new))),
             RecordWritten::Full => Err(ChangeError::Full),
@@ -257,8 +271,9 @@ impl Overrides {
         by: String,
         reason: Option<String>,
     ) -> Result<Changed, ChangeError> {
-        let Some(Keeper::File(file)) = self.keeper.get() else { return Err(ChangeError::NoKeeper) };
-        let mut file = lock(file);
+        let Some(Keeper::File(kept)) = self.keeper.get() else { return Err(ChangeError::NoKeeper) };
+        let unwritable = |error: std::io::Error| ChangeError::Unavailable(error.to_string());
+        let mut file = kept.whole(&self.map).map_err(unwritable)?;
         let now = unix_micros();
         let _ = self.map.expire(now, |_| now);
         let before = self.map.get(name);
@@ -279,10 +294,9 @@ impl Overrides {
         });
         let note = note_of(name, by, reason).entry(version, now);
         let entry = AuditEntry { before: before.as_deref().map(Stored::from), after: after.clone(), ..note };
-        file.write(entry.clone(), &self.map, now)
-            .map_err(|error| ChangeError::Unavailable(error.to_string()))?;
+        file.write(entry.clone(), &self.map, now).map_err(unwritable)?;
         entry.log();
-        let terms = |policy: &str, written| self.map.terms(policy, written);
+        let terms = |policy: &str, limits| self.map.terms(policy, limits);
         let entry = after.map(|stored| stored.entry(name.clone(), terms));
         Ok(Changed { entry, existed: before.is_some(), warnings: Vec::new() })
     }

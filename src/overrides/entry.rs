@@ -4,13 +4,14 @@ use std::borrow::{Borrow, Cow};
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::num::NonZeroU64;
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwapOption;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::config::inline::{self, QuotaSpec};
+use crate::config::inline::{self, QuotaFault, QuotaSpec};
 use crate::limit::matches::Pattern;
 use crate::limit::policy::{Listed, Policy};
 use crate::limit::time::Micros;
@@ -69,7 +70,7 @@ impl Name {
 /// The quotas or the verdict that the keys of an entry get.
 #[derive(Debug, Clone)]
 pub enum Grant {
-    /// These quotas instead of those of the policy.
+    /// These limits instead of those of the policy.
     Quotas(Arc<Terms>),
     /// The quotas of this plan.
     Plan(Arc<str>),
@@ -102,15 +103,39 @@ impl Grant {
     }
 }
 
-/// Quotas of entries as their author wrote them. Entries of a policy with equal quotas share them,
+/// Limits of entries as their author wrote them. Entries of a policy with equal limits share them,
 /// and so known denials and calls.
 #[derive(Debug)]
 pub struct Terms {
-    pub written: Vec<QuotaSpec>,
+    pub limits: Limits,
     made: ArcSwapOption<Made>,
 }
 
-/// A policy with other quotas.
+/// The limits of an entry.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Limits {
+    /// Empty: those of the policy.
+    pub quotas: Vec<QuotaSpec>,
+    /// Places of a key under a policy with a hold; none: those of the policy.
+    pub in_flight: Option<NonZeroU64>,
+}
+
+impl Limits {
+    /// `policy` with these limits.
+    ///
+    /// # Errors
+    /// It cannot count them.
+    pub fn instead_of(&self, policy: &Policy) -> Result<Policy, Vec<QuotaFault>> {
+        let fault = |message: String| vec![QuotaFault { pointer: Vec::new(), message }];
+        let quotas = match (&self.quotas[..], self.in_flight) {
+            ([], Some(_)) => policy.quotas.clone(),
+            (written, _) => inline::quotas(policy, written)?,
+        };
+        Ok(inline::with_places(inline::instead(policy, quotas).map_err(fault)?, self.in_flight))
+    }
+}
+
+/// A policy with other limits.
 #[derive(Debug)]
 struct Made {
     /// Keeps the address of the policy from being used again.
@@ -119,19 +144,19 @@ struct Made {
 }
 
 impl Terms {
-    pub fn new(written: Vec<QuotaSpec>) -> Self {
-        Self { written, made: ArcSwapOption::empty() }
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, made: ArcSwapOption::empty() }
     }
 
-    /// `policy` with these quotas, built once for each policy that was reloaded.
+    /// `policy` with these limits, built once for each policy that was reloaded.
     fn instead_of(&self, policy: &Arc<Policy>) -> Option<Arc<Policy>> {
         if let Some(made) = &*self.made.load()
             && std::ptr::eq(made.from.as_ptr(), Arc::as_ptr(policy))
         {
             return made.policy.clone();
         }
-        let quotas = inline::quotas(policy, &self.written).ok();
-        let made = quotas.and_then(|quotas| inline::instead(policy, quotas).ok()).map(Arc::new);
+        let has_hold = policy.options.hold.is_some() || self.limits.in_flight.is_none();
+        let made = has_hold.then(|| self.limits.instead_of(policy).ok()).flatten().map(Arc::new);
         self.made.store(Some(Arc::new(Made { from: Arc::downgrade(policy), policy: made.clone() })));
         made
     }
@@ -170,8 +195,11 @@ pub struct Stored {
 /// The part of an entry that its author decides, beside its end.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Body {
+    /// Empty beside places alone: a former version then counts the entry as absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quotas: Option<Vec<Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<NonZeroU64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
     #[serde(default, skip_serializing_if = "is_false")]
@@ -195,7 +223,10 @@ impl Body {
     pub fn new(grant: &Grant, reason: Option<&str>, by: &str) -> Self {
         let body = Self { reason: reason.map(Into::into), by: by.to_owned(), ..Self::default() };
         match grant {
-            Grant::Quotas(terms) => Self { quotas: Some(terms.written.iter().map(to_json).collect()), ..body },
+            Grant::Quotas(terms) => {
+                let Limits { quotas, in_flight } = &terms.limits;
+                Self { quotas: Some(quotas.iter().map(to_json).collect()), in_flight: *in_flight, ..body }
+            }
             Grant::Plan(name) => Self { plan: Some(name.to_string()), ..body },
             Grant::Deny => Self { deny: true, ..body },
             Grant::Allow => Self { allow: true, ..body },
@@ -206,23 +237,23 @@ impl Body {
 
 impl Stored {
     /// The entry of this name. `terms` returns the shared quotas.
-    pub fn entry(self, name: Name, terms: impl FnOnce(&str, Vec<QuotaSpec>) -> Arc<Terms>) -> Entry {
+    pub fn entry(self, name: Name, terms: impl FnOnce(&str, Limits) -> Arc<Terms>) -> Entry {
         let raw = serde_json::to_string(&self).unwrap_or_default();
         self.entry_of(&raw, name, terms)
     }
 
     /// The entry of this name that a store keeps as `text`; none for a text of another program.
-    pub fn parse(text: &str, name: Name, terms: impl FnOnce(&str, Vec<QuotaSpec>) -> Arc<Terms>) -> Option<Entry> {
+    pub fn parse(text: &str, name: Name, terms: impl FnOnce(&str, Limits) -> Arc<Terms>) -> Option<Entry> {
         let stored: Self = serde_json::from_str(text).ok()?;
         Some(stored.entry_of(text, name, terms))
     }
 
-    fn entry_of(self, text: &str, name: Name, terms: impl FnOnce(&str, Vec<QuotaSpec>) -> Arc<Terms>) -> Entry {
-        let Body { quotas, plan, deny, allow, reason, by, other: _ } = self.body;
+    fn entry_of(self, text: &str, name: Name, terms: impl FnOnce(&str, Limits) -> Arc<Terms>) -> Entry {
+        let Body { quotas, in_flight, plan, deny, allow, reason, by, other: _ } = self.body;
         let grant = match (quotas, plan) {
             (Some(quotas), _) => {
-                let written = quotas.iter().map(of_json).collect();
-                Grant::Quotas(terms(name.policy(), written))
+                let quotas = quotas.iter().map(of_json).collect();
+                Grant::Quotas(terms(name.policy(), Limits { quotas, in_flight }))
             }
             (None, Some(plan)) => Grant::Plan(plan.into()),
             (None, None) if deny => Grant::Deny,

@@ -5,16 +5,17 @@
 //! is incomplete and the next start drops it. A line is on the disk before its change is in force.
 //!
 //! When the lines of former changes exceed those that count, the node writes the file anew: first
-//! the overrides, then the audit. It replaces the former file in one step.
+//! the overrides, then the audit. It replaces the former file in one step. It does the same when
+//! somebody truncates, replaces or removes the file.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::audit::{AuditEntry, KEPT, KEPT_FOR, Kind, Recent};
+use super::audit::{AuditEntry, KEPT, KEPT_FOR, Kind, Note, Recent};
 use super::entry::{Entry, Name, Stored};
 use super::map::Map;
 use crate::limit::time::Micros;
@@ -36,6 +37,8 @@ pub(super) struct OverridesFile {
     file: File,
     /// Lines in the file.
     lines: usize,
+    /// Bytes in the file.
+    length: u64,
     pub(super) audit: Recent,
     /// The newest version.
     version: u64,
@@ -50,7 +53,8 @@ impl OverridesFile {
     pub(super) fn open(path: &Path, map: &Map, now: Micros) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
         lock(&file)?;
-        let mut opened = Self { path: path.to_owned(), file, lines: 0, audit: Recent::default(), version: 0 };
+        let mut opened =
+            Self { path: path.to_owned(), file, lines: 0, length: 0, audit: Recent::default(), version: 0 };
         opened.read(map, now)?;
         opened.write_anew_if_long(map, now)?;
         Ok(opened)
@@ -72,6 +76,7 @@ impl OverridesFile {
         }
         // A crash may have cut the last line off, and its change was not answered.
         self.file.set_len(whole)?;
+        self.length = whole;
         for line in changes {
             match line {
                 Line::Entry { policy, matched, stored } => {
@@ -103,12 +108,12 @@ impl OverridesFile {
     pub(super) fn write(&mut self, entry: AuditEntry, map: &Map, now: Micros) -> io::Result<()> {
         let mut line = serde_json::to_vec(&Line::Change(Box::new(entry.clone())))?;
         line.push(b'\n');
-        let length = self.file.metadata()?.len();
         if let Err(error) = self.file.write_all(&line).and_then(|()| self.file.sync_data()) {
             // A part of the line would spoil the next one.
-            self.file.set_len(length)?;
+            self.file.set_len(self.length)?;
             return Err(error);
         }
+        self.length += line.len() as u64;
         self.lines += 1;
         self.version = entry.version;
         if let (Kind::Override, Some(policy), Some(matched)) = (entry.kind, &entry.policy, &entry.matched) {
@@ -121,10 +126,39 @@ impl OverridesFile {
         Ok(())
     }
 
+    /// Writes the file anew if it is not the one that this node wrote. Returns what had happened to
+    /// it.
+    ///
+    /// # Errors
+    /// The file cannot be written, or another process uses the one at its path.
+    pub(super) fn restore(&mut self, map: &Map, now: Micros) -> io::Result<Option<AuditEntry>> {
+        let own = self.file.metadata()?;
+        let what = match std::fs::metadata(&self.path) {
+            Ok(found) if (found.dev(), found.ino()) != (own.dev(), own.ino()) => {
+                lock(&File::open(&self.path)?)?;
+                "replaced"
+            }
+            Ok(found) if found.len() != self.length => "changed",
+            Ok(_) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => "removed",
+            Err(error) => return Err(error),
+        };
+        self.write_anew(map, now)?;
+        let reason = format!("the file of the overrides was {what}, and the node wrote its {} anew", map.len());
+        let note = Note::of_node(Kind::Restore, "a node".to_owned(), reason);
+        let entry = note.entry(self.next_version(now), now);
+        self.write(entry.clone(), map, now)?;
+        Ok(Some(entry))
+    }
+
     fn write_anew_if_long(&mut self, map: &Map, now: Micros) -> io::Result<()> {
         if self.lines <= 2 * (map.len() + self.audit.iter().count()) + 1000 {
             return Ok(());
         }
+        self.write_anew(map, now)
+    }
+
+    fn write_anew(&mut self, map: &Map, now: Micros) -> io::Result<()> {
         let mut next = self.path.clone().into_os_string();
         next.push(".new");
         let file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&next)?;
@@ -150,14 +184,15 @@ impl OverridesFile {
         drop(out);
         file.sync_all()?;
         std::fs::rename(&next, &self.path)?;
-        (self.file, self.lines) = (file, lines);
+        (self.length, self.lines) = (file.metadata()?.len(), lines);
+        self.file = file;
         Ok(())
     }
 }
 
 /// Puts what a store has of a name into force. An entry whose time is over has ended.
 pub(super) fn apply(map: &Map, name: &Name, version: u64, stored: Option<Stored>, now: Micros) {
-    let terms = |policy: &str, written| map.terms(policy, written);
+    let terms = |policy: &str, limits| map.terms(policy, limits);
     let next = stored.map(|stored| stored.entry(name.clone(), terms));
     map.apply(name, version, next.filter(|entry: &Entry| entry.expires_at > now));
 }

@@ -64,6 +64,9 @@ pub(super) struct Followed {
     /// different parts keep their order in the audit.
     newest: AtomicU64,
     pub(super) restored: Restorals,
+    /// Whether the log, and an author, know why servers may lose overrides.
+    log_has_doubts: AtomicBool,
+    author_has_doubts: AtomicBool,
 }
 
 /// The parts that this node has written back.
@@ -90,8 +93,20 @@ impl Followed {
         let parts: Vec<FollowedPart> = (0..PARTS).map(|_| FollowedPart::default()).collect();
         let now = unix_micros();
         parts.iter().for_each(|part| part.complete_at.store(now, Ordering::Relaxed));
-        let (has_no_rights, is_used, adopts, lost_since, newest, restored) = Default::default();
-        Self { registry, parts, has_no_rights, is_used, adopts, lost_since, newest, restored }
+        let (has_no_rights, is_used, adopts, lost_since, newest) = Default::default();
+        let (restored, log_has_doubts, author_has_doubts) = Default::default();
+        Self {
+            registry,
+            parts,
+            has_no_rights,
+            is_used,
+            adopts,
+            lost_since,
+            newest,
+            restored,
+            log_has_doubts,
+            author_has_doubts,
+        }
     }
 
     /// Whether all parts have been loaded once.
@@ -197,10 +212,18 @@ impl Followed {
         join_all(suspects.into_iter().map(|number| self.ask_one(number, map))).await;
     }
 
+    /// Why servers may lose overrides, for the author of the first change at this node.
+    pub(super) fn doubts(&self) -> Vec<String> {
+        if self.author_has_doubts.swap(true, Ordering::Relaxed) { Vec::new() } else { self.registry.doubts() }
+    }
+
     async fn keep_subscribed(&self) {
         loop {
             if self.is_loaded() {
                 self.registry.subscribe().await;
+            }
+            if self.is_loaded() && self.is_used() && !self.log_has_doubts.swap(true, Ordering::Relaxed) {
+                self.registry.doubts().iter().for_each(|doubt| tracing::warn!("{doubt}"));
             }
             tokio::time::sleep(EVERY).await;
         }

@@ -12,9 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use arc_swap::ArcSwap;
 use dashmap::DashMap;
 
-use super::entry::{Entry, Grant, Name, Ordered, Terms};
+use super::entry::{Entry, Grant, Limits, Name, Ordered, Terms};
 use super::removals::Removals;
-use crate::config::inline::QuotaSpec;
 use crate::limit::key::{Fingerprint, FingerprintState, Fingerprinter};
 use crate::limit::matches::{Matches, Pattern};
 use crate::limit::network::Network;
@@ -334,14 +333,14 @@ impl Map {
         }
     }
 
-    /// The shared quotas of a policy's entries.
-    pub(super) fn terms(&self, policy: &str, written: Vec<QuotaSpec>) -> Arc<Terms> {
-        let text = format!("{policy} {written:?}");
+    /// The shared limits of a policy's entries.
+    pub(super) fn terms(&self, policy: &str, limits: Limits) -> Arc<Terms> {
+        let text = format!("{policy} {limits:?}");
         let mut terms = self.terms.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = terms.get(&text).and_then(Weak::upgrade) {
             return known;
         }
-        let new = Arc::new(Terms::new(written));
+        let new = Arc::new(Terms::new(limits));
         terms.insert(text, Arc::downgrade(&new));
         new
     }

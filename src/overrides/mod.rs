@@ -15,10 +15,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use tokio::time::MissedTickBehavior;
 
 use crate::clock::unix_micros;
@@ -47,10 +48,10 @@ mod part;
 
 mod follow;
 
-pub use applied::{Applied, Brought, By};
+pub use applied::{Applied, Brought, By, Less};
 pub use audit::{AuditEntry, Kind, Note};
 pub use change::{ChangeError, Changed, Put, Removal, Wanted};
-pub use entry::{Entry, Grant, Name};
+pub use entry::{Entry, Grant, Limits, Name};
 pub use map::Key;
 
 use audit::Recent;
@@ -69,6 +70,9 @@ const NOTE_WITHIN: Duration = Duration::from_secs(2);
 
 /// How often a node that starts looks whether it has the entries.
 const LOADED_EVERY: Duration = Duration::from_millis(10);
+
+/// How often the node looks whether its file is there.
+const FILE_EVERY: Duration = Duration::from_millis(500);
 
 /// How often the node looks whether it must note which entries it cannot count, and after how many
 /// looks it does so because of changes.
@@ -90,8 +94,32 @@ pub struct Overrides {
 /// Has the entries while no node runs.
 #[derive(Debug)]
 enum Keeper {
-    File(Mutex<OverridesFile>),
+    File(Box<KeptFile>),
     Redis(Box<Followed>),
+}
+
+/// The file, and what happened to it.
+#[derive(Debug)]
+struct KeptFile {
+    file: Mutex<OverridesFile>,
+    /// Why it cannot be written.
+    trouble: ArcSwapOption<String>,
+    restored: AtomicU64,
+}
+
+impl KeptFile {
+    /// The file as this node wrote it, whatever others did to it.
+    fn whole(&self, map: &Map) -> io::Result<MutexGuard<'_, OverridesFile>> {
+        let mut file = lock(&self.file);
+        let restored = file.restore(map, unix_micros());
+        self.trouble.store(restored.as_ref().err().map(|error| Arc::new(error.to_string())));
+        if let Some(entry) = restored? {
+            tracing::warn!(overrides = map.len(), "{}", entry.reason.as_deref().unwrap_or_default());
+            self.restored.fetch_add(map.len() as u64, Ordering::Relaxed);
+            entry.log();
+        }
+        Ok(file)
+    }
 }
 
 impl Overrides {
@@ -108,7 +136,8 @@ impl Overrides {
     pub fn open_file(&self, path: &Path) -> io::Result<()> {
         let file = OverridesFile::open(path, &self.map, unix_micros())?;
         // Nothing else opens one.
-        let _ = self.keeper.set(Keeper::File(Mutex::new(file)));
+        let (trouble, restored) = Default::default();
+        let _ = self.keeper.set(Keeper::File(Box::new(KeptFile { file: Mutex::new(file), trouble, restored })));
         Ok(())
     }
 
@@ -191,7 +220,8 @@ impl Overrides {
     pub fn restored(&self) -> u64 {
         match self.keeper.get() {
             Some(Keeper::Redis(followed)) => followed.restored.read().0,
-            Some(Keeper::File(_)) | None => 0,
+            Some(Keeper::File(kept)) => kept.restored.load(Ordering::Relaxed),
+            None => 0,
         }
     }
 
@@ -209,6 +239,11 @@ impl Overrides {
             && let Some(reason) = followed.reason(&self.map)
         {
             return Some(reason);
+        }
+        if let Some(Keeper::File(kept)) = self.keeper.get()
+            && let Some(trouble) = kept.trouble.load_full()
+        {
+            return Some(format!("the file of the overrides cannot be written: {trouble}"));
         }
         let unknown = self.map.unknown();
         if unknown > 0 {
@@ -230,6 +265,7 @@ impl Overrides {
         tokio::select! {
             () = self.end_in_time() => {}
             () = self.follow() => {}
+            () = self.watch_file() => {}
             () = self.note_absent(policies) => {}
         }
     }
@@ -256,6 +292,21 @@ impl Overrides {
         match self.keeper.get() {
             Some(Keeper::Redis(followed)) => followed.follow(&self.map).await,
             Some(Keeper::File(_)) | None => std::future::pending().await,
+        }
+    }
+
+    /// Looks whether the file is still the one that this node wrote.
+    async fn watch_file(self: &Arc<Self>) {
+        let Some(Keeper::File(_)) = self.keeper.get() else { return std::future::pending().await };
+        loop {
+            tokio::time::sleep(FILE_EVERY).await;
+            let overrides = self.clone();
+            let looking = move || match overrides.keeper.get() {
+                Some(Keeper::File(kept)) => kept.whole(&overrides.map).map(drop),
+                _ => Ok(()),
+            };
+            // Health has the reason of a failure.
+            let _ = tokio::task::spawn_blocking(looking).await;
         }
     }
 
@@ -308,8 +359,8 @@ impl Overrides {
 
     fn note_here(&self, note: Note) -> io::Result<AuditEntry> {
         let now = unix_micros();
-        if let Some(Keeper::File(file)) = self.keeper.get() {
-            let mut file = lock(file);
+        if let Some(Keeper::File(kept)) = self.keeper.get() {
+            let mut file = kept.whole(&self.map)?;
             let entry = note.entry(file.next_version(now), now);
             file.write(entry.clone(), &self.map, now)?;
             return Ok(entry);
@@ -337,7 +388,7 @@ impl Overrides {
                 && kind.is_none_or(|kind| entry.kind == kind)
         };
         match self.keeper.get() {
-            Some(Keeper::File(file)) => Ok(lock(file).audit.page(before, most, is_wanted)),
+            Some(Keeper::File(kept)) => Ok(lock(&kept.file).audit.page(before, most, is_wanted)),
             Some(Keeper::Redis(followed)) if followed.has_rights() => {
                 followed.audit(before, most, is_wanted).await.map_err(|error| error.to_string())
             }

@@ -277,7 +277,7 @@ impl Followed {
         loop {
             let (next, records) = self.registry.page(number, cursor).await?;
             for (name, text) in records {
-                let terms = |policy: &str, written| map.terms(policy, written);
+                let terms = |policy: &str, limits| map.terms(policy, limits);
                 let entry = Name::parse(&name).and_then(|name| Stored::parse(&text, name, terms));
                 let Some(entry) = entry else { continue };
                 let (name, version) = (entry.name.clone(), entry.version);
@@ -391,7 +391,7 @@ fn policies(entries: &[Arc<Entry>]) -> String {
 
 /// Puts what the log has of a name into force. An entry whose time is over has ended.
 pub(super) fn apply(map: &Map, name: &Name, version: u64, text: Option<&str>, now: Micros) {
-    let terms = |policy: &str, written| map.terms(policy, written);
+    let terms = |policy: &str, limits| map.terms(policy, limits);
     let next = text.and_then(|text| Stored::parse(text, name.clone(), terms));
     map.apply(name, version, next.filter(|entry| entry.expires_at > now));
 }

@@ -135,7 +135,7 @@ impl RateLimitService {
         let Some(token) = permitted.map_err(|rejected| self.refuse(&rejected))? else { return Ok((None, at_address)) };
         traces::called_by(&token.name);
         let holder = bearer(headers).map_or(at_address, |secret| Holder::Token(TokenHash::of(secret)));
-        Ok((token.policies.is_some().then(|| token.clone()), holder))
+        Ok((token.is_bounded().then(|| token.clone()), holder))
     }
 
     /// Counts the rejection.

@@ -81,6 +81,82 @@ fn overrides_are_set_listed_exported_imported_and_removed() {
     assert!(code == 0 && out.lines().count() == 1 && out.starts_with("key:alice"), "{code} {out}");
 }
 
+/// A backup has each key as it is, whatever its letters, and each grant.
+#[test]
+fn exported_overrides_of_all_letters_and_grants_are_imported_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("my.yaml");
+    let text = "overrides: {file: overrides.jsonl}\nplans: {pro: {quotas: [9 per 1h]}}\npolicies: {p: {quotas: [5 per \
+                1h], hold: {ttl: 60s, in_flight: 3}}}";
+    std::fs::write(&file, text).unwrap();
+    let node = Node::with_config(&file);
+    let letters = "\0\u{1}\t\n\r\u{1b}\u{7f}\u{85}\u{9b}\u{a0}\u{ad}\u{301}\u{600}\u{61c}\u{180e}\u{200b}\u{200d}\u{2028}\
+                   \u{202e}\u{3000}\u{e000}\u{feff}\u{fff9}\u{fffd}\u{1f600}\u{e0001}\u{10ffff}\"'\\{}ä ";
+    let grants = [
+        serde_json::json!({"deny": true}),
+        serde_json::json!({"allow": true}),
+        serde_json::json!({"plan": "pro", "expires_in_ms": 86_400_000}),
+        serde_json::json!({"quotas": ["7 per 1h", {"limit": 70, "per": "1d", "name": "day"}]}),
+        serde_json::json!({"in_flight": 8}),
+        serde_json::json!({"quotas": ["8 per 1h"], "in_flight": 9, "lower": true}),
+    ];
+    let matches = letters.chars().map(|letter| format!("a{letter}b")).chain(letters.chars().map(String::from));
+    let matches: Vec<String> = matches.collect();
+    for (place, key) in matches.iter().enumerate() {
+        let kind = if place % 5 == 4 { "prefix" } else { "key" };
+        let mut body = grants[place % grants.len()].clone();
+        (body["match"], body["reason"]) = (serde_json::json!({kind: key}), serde_json::json!(format!("case {key}")));
+        let put = http::call(&node.address, "PUT", "/v1/overrides/p", None, &body.to_string());
+        assert_eq!(put.status, 200, "{body}: {put:?}");
+    }
+    let overrides = |arguments: &[&str]| run(&[&["overrides"], arguments].concat(), &node.url());
+    let export = || {
+        let (code, exported, fault) = overrides(&["export", "p"]);
+        assert_eq!((code, &*fault), (0, ""));
+        exported
+    };
+    let exported = export();
+    assert_eq!(exported.lines().count(), matches.len());
+    assert!(exported.chars().all(|letter| letter == '\n' || !letter.is_control()), "{exported}");
+    assert_eq!(overrides(&["clear", "p", "--reason", "a trial"]).1, format!("{} removed\n", matches.len()));
+    assert_eq!((export(), overrides(&["clear", "p"]).1), (String::new(), "0 removed\n".to_owned()));
+    let mut import = Command::new(TOLLGATE)
+        .args(["overrides", "import", "p", "--lower", "--url", &node.url()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    import.stdin.take().unwrap().write_all(exported.as_bytes()).unwrap();
+    let out = String::from_utf8(import.wait_with_output().unwrap().stdout).unwrap();
+    assert_eq!(out, format!("{} set, 0 failed\n", matches.len()));
+    // Only the time until an end has passed.
+    let without_ends = |exported: &str| {
+        let entry = |line: &str| {
+            let mut entry: serde_json::Value = serde_json::from_str(line).unwrap();
+            entry.as_object_mut().unwrap().remove("expires_in_ms");
+            entry
+        };
+        exported.lines().map(entry).collect::<Vec<_>>()
+    };
+    assert_eq!(without_ends(&export()), without_ends(&exported));
+}
+
+#[test]
+fn validate_warns_of_a_folder_that_cannot_have_the_overrides() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("my.yaml");
+    let validate = |place: &str| {
+        let text = format!("overrides: {{file: {place}}}\npolicies: {{p: {{quotas: [5 per 1h]}}}}");
+        std::fs::write(&file, text).unwrap();
+        let (code, _, told) = run(&["validate", file.to_str().unwrap()], "");
+        assert_eq!(code, 0, "{told}");
+        told
+    };
+    assert_eq!(validate("overrides.jsonl"), "");
+    let told = validate("missing/overrides.jsonl");
+    assert!(told.contains("is not writable here: No such file") && told.contains("/var/lib/tollgate"), "{told}");
+}
+
 /// Templates leave variables empty when they have no value.
 #[test]
 fn empty_variable_counts_as_unset() {

@@ -24,6 +24,8 @@ mod notices;
 mod optional_members;
 mod otlp_metrics;
 mod overrides;
+mod overrides_file;
+mod plans;
 mod rejected_calls;
 mod reload;
 mod scopes;

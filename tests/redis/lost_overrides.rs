@@ -344,3 +344,61 @@ fn audit_and_metrics_say_what_was_written_back() {
     let unknown = http::get(&node.address, "/v1/audit?kind=restored");
     assert_eq!(unknown.status, 422, "{unknown:?}");
 }
+
+/// A node of a later version writes what this one does not know, in a rolling upgrade or before a
+/// rollback.
+#[test]
+fn grant_of_a_later_version_is_kept_as_it_is_and_counts_as_none() {
+    let server = Server::start();
+    let node = node(&server);
+    put(&node, "own", &json!({"allow": true}));
+    let later = r#"{"throttle":{"x":1.50},"by":"later","zz":[1, 2],"reason":"ä"}"#;
+    former_write(&server, "later", later);
+    former_write(&server, "mixed", r#"{"deny":true,"by":"later","except":["a"]}"#);
+    wait_until("the known grant counts", || decides(&node, "q", "mixed") == "deny");
+    assert_eq!(decides(&node, "q", "later"), 5);
+    let named = || reason(&node).contains("1 overrides count as absent, since only a later version");
+    wait_until("health names it", named);
+    let listed = http::get(&node.address, "/v1/overrides/q?match=key:later").json();
+    assert_eq!(listed["entries"][0]["throttle"], json!({"x": 1.5}), "{listed}");
+    let before = records(&server);
+    assert!(before.iter().any(|(_, text)| text.ends_with(&later[1..])), "{before:?}");
+    run(&server, &["FLUSHALL"]);
+    wait_until("all is written back, byte for byte", || records(&server) == before);
+    let started = self::node(&server);
+    wait_until("a new node has it, too", || reason(&started).contains("only a later version"));
+    // The next change replaces it, and so does a removal.
+    put(&node, "later", &json!({"plan": "pro"}));
+    assert_eq!(decides(&node, "q", "later"), 1000);
+    wait_until("health is ok", || is_ok(&node) && is_ok(&started));
+}
+
+/// A former version takes places alone for no grant, and not for an allowance.
+#[test]
+fn places_alone_are_absent_to_a_former_version() {
+    let server = Server::start();
+    let policies = "policies: {q: {quotas: [5 per 1h], hold: {ttl: 60s, in_flight: 2}, timeout: 5s}}";
+    let node = Node::with_config(config_on(&[server.url()], policies));
+    put(&node, "k0", &json!({"in_flight": 8}));
+    let texts = records(&server);
+    assert!(texts[0].1.contains(r#""quotas":[],"in_flight":8,"#), "{texts:?}");
+    let later = Node::with_config(config_on(&[server.url()], policies));
+    wait_until("it is ready", || is_ok(&later));
+    let opened = later.post("/v1/check", &json!({"policy": "q", "key": "k0", "id": "a"})).json();
+    assert_eq!(opened["hold"]["in_flight_limit"], 8, "{opened}");
+}
+
+/// What the author of the first change, and the log, learn of the server.
+#[test]
+fn author_of_the_first_change_learns_that_the_server_may_lose_it() {
+    let server = Server::start_with(&["--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru"]);
+    let node = node(&server);
+    let changed = change(&node, "PUT", "q", &json!({"match": {"key": "k0"}, "deny": true}));
+    let warnings = changed["warnings"].to_string();
+    assert!(
+        warnings.contains("set maxmemory-policy noeviction") && warnings.contains("set appendonly yes"),
+        "{changed}"
+    );
+    let changed = change(&node, "PUT", "q", &json!({"match": {"key": "k1"}, "deny": true}));
+    assert_eq!(changed["warnings"], Value::Null);
+}

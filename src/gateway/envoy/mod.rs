@@ -102,8 +102,9 @@ async fn once(
     let within = left.map_or(rules.deadline, |left| left.min(rules.deadline));
     let plan = Plan::new(&rules, &engine.policies(), request, within).map_err(RateLimitError::Invalid)?;
     if let Some(token) = token {
-        let mut policies = plan.counted().map(|counted| &counted.check.policy);
-        policies.try_for_each(|policy| token.permit_policy(policy)).map_err(RateLimitError::Rejected)?;
+        let mut checks = plan.counted().map(|counted| &counted.check);
+        let permitted = checks.try_for_each(|check| token.permit_check(&check.policy, check.plan.as_deref()));
+        permitted.map_err(RateLimitError::Rejected)?;
     }
     let verdicts = decide::decide(engine, turns, rules.counting, plan.counted(), within).await?;
     counts::count(engine, &rules, &plan, &verdicts);

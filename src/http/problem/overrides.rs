@@ -42,9 +42,14 @@ impl Problem {
                 let entry = present.as_ref().map_or(Value::Null, |entry| entry_json(entry, now));
                 Self { entry: Some(Box::new(entry)), ..Self::new(ProblemType::OVERRIDE_CHANGED, detail) }
             }
-            ChangeError::Lower(wider) => {
+            ChangeError::NoHold => {
+                let detail = "needs a policy with `hold`: this one counts no holds";
+                Self::invalid_at("/in_flight", detail)
+            }
+            ChangeError::Lower(wider, less) => {
                 let detail = format!(
-                    "this is less than the keys have now by {wider}: send `lower: true` (`--lower`) if it is meant so"
+                    "this is less than the keys have now by {wider}: {less}. Send `lower: true` (`--lower`) if it is \
+                     meant so"
                 );
                 Self::new(ProblemType::LOWER_LIMIT, detail)
             }

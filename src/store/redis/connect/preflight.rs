@@ -25,8 +25,22 @@ pub struct Preflight {
     eviction: Mutex<String>,
     /// Whether the log reports that a restart loses the server's data.
     is_volatile: AtomicBool,
+    /// Whether the server writes its changes to no file.
+    has_no_file: AtomicBool,
     /// Whether the log reports that the server is old.
     is_old: AtomicBool,
+}
+
+impl Preflight {
+    /// Why the server may lose what no window ends, each with its remedy.
+    pub fn doubts(&self) -> Vec<String> {
+        let eviction = self.eviction.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let evicts = !eviction.is_empty() && eviction != KEEPS;
+        let evicts = evicts.then(|| format!("it may evict them ({eviction}): set maxmemory-policy noeviction"));
+        let has_no_file = self.has_no_file.load(Ordering::Relaxed);
+        let forgets = has_no_file.then(|| "a restart may forget them: set appendonly yes".to_owned());
+        evicts.into_iter().chain(forgets).collect()
+    }
 }
 
 /// Names the connection, loads the scripts and inspects the server. Returns its TIME, us, and
@@ -58,6 +72,7 @@ pub async fn prepare(
         return Err(Failure::connection("the server is a replica, which counts nothing"));
     }
     let time = time_of(time)?;
+    known.has_no_file.store(info.field("aof_enabled") == Some("0"), Ordering::Relaxed);
     match durability {
         Durability::Primary => check_version_and_eviction(&info, address, known),
         Durability::Replica => check_persistence(&info, address, known),

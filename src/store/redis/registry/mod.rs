@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 use super::connect::attempt::Attempt;
 use super::connect::connection::Connection;
 use super::connect::subscription::Subscription;
+use super::lane::Lane;
 pub use super::protocol::address::Address;
 use super::protocol::failure::Failure;
 use super::protocol::keys::Tag;
@@ -395,6 +396,17 @@ impl Registry {
         if let Ok(open) = attempt.within(TIMEOUT, opening).await {
             *subscription = Some((address, open));
         }
+    }
+
+    /// Why servers may lose records, each with its remedy.
+    pub fn doubts(&self) -> Vec<String> {
+        let lanes = self.topology.primaries().into_iter().filter_map(|address| self.topology.lane(&address));
+        let of =
+            |lane: Lane| lane.shard().preflight.doubts().into_iter().map(move |doubt| (lane.address().clone(), doubt));
+        lanes
+            .flat_map(of)
+            .map(|(address, doubt)| format!("{address} keeps the overrides, and {doubt}"))
+            .collect()
     }
 
     fn key(&self, part: usize, what: &str) -> String {
