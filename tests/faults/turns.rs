@@ -45,7 +45,7 @@ impl Fixture {
             format!("  - {{name: {name}, file: {name}, scopes: [check]}}\n")
         });
         let other = std::env::var_os("TOLLGATE_HOSTILE_PROGRAM");
-        let timeout = if other.is_some() { "100ms" } else { "400ms" };
+        let timeout = if other.is_some() { "100ms" } else { "1s" };
         let config = format!(
             "store: {{redis: [{}], timeout: {timeout}}}\nresp: {{listen: 127.0.0.1:0}}\ntokens:\n{}policies:\n  \
              p: {{quotas: [1000000 per 1h]}}\n  h: {{hold: {{ttl: 1m}}, quotas: [1000000 per 1h]}}\n",
