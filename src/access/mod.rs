@@ -167,6 +167,14 @@ impl Access {
         self.listed[scope as usize]
     }
 
+    /// Whether some caller may check under this policy and plan: no check needs a token, or a token
+    /// for checks permits both.
+    pub fn may_check(&self, policy: &str, plan: &str) -> bool {
+        let permits =
+            |token: &Token| token.scopes.contains(&Scope::Check) && token.permit_check(policy, Some(plan)).is_ok();
+        !self.lists(Scope::Check) || self.tokens.iter().any(|(_, token)| permits(token))
+    }
+
     /// Whether a token permits operator calls.
     pub fn has_operators(&self) -> bool {
         self.lists(Scope::Operate) || self.lists(Scope::Admin)

@@ -26,7 +26,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, String> {
     let of_files = config.warnings.iter().cloned();
     let warnings = of_files
         .chain(config.access.warnings())
-        .chain(config.policies.warnings())
+        .chain(config.policies.warnings(|policy, plan| config.access.may_check(policy, plan)))
         .chain(config.idle_leases())
         .chain(unwritable(config.overrides_file.as_deref()))
         .chain(config.gates.warnings());

@@ -90,8 +90,9 @@ fn with_life(mut policy: Policy, life: u64) -> Policy {
 }
 
 impl Policies {
-    /// Advice on policies that are valid, but may not count as their author expects.
-    pub fn warnings(&self) -> impl Iterator<Item = String> {
+    /// Advice on policies that are valid, but may not count as their author expects. `may_check`
+    /// returns whether a check may name this policy and plan.
+    pub fn warnings(&self, may_check: impl Fn(&str, &str) -> bool) -> impl Iterator<Item = String> {
         let single_ticks = self.by_name.values().flat_map(|policy| {
             let fixed = |quota: &&Quota| {
                 quota.ticks().is_some_and(|ticks| !ticks.strict && ticks.in_window(quota.window) == 1)
@@ -108,7 +109,7 @@ impl Policies {
             .chain(self.idle_candidates())
             .chain(self.long_leases())
             .chain(self.idle_quotas())
-            .chain(self.apart_plans())
+            .chain(self.apart_plans(may_check))
             .chain(self.placeless_plans())
     }
 }

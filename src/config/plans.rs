@@ -144,20 +144,22 @@ impl Policies {
         })
     }
 
-    /// Advice on plans with other windows than their policy.
-    pub(super) fn apart_plans(&self) -> impl Iterator<Item = String> {
-        self.by_name.values().flat_map(|policy| {
-            let plans = policy.options.plans.iter().flat_map(|plans| plans.iter());
-            let apart = plans.filter(|(_, plan)| begin_anew(&policy.quotas, &plan.quotas));
-            apart.map(|(name, _)| {
-                format!(
-                    "policy `{}`: the plan `{name}` has a window of its own, whose counts begin anew: a key that changes \
-                     its plan may get the sum of both once. If the plan is for other policies, write \
-                     `policies: {{{}: {{}}}}` in it",
-                    policy.name, policy.name
-                )
-            })
-        })
+    /// Advice on plans with other windows than their policy, if a check may name both.
+    pub(super) fn apart_plans(&self, may_check: impl Fn(&str, &str) -> bool) -> Vec<String> {
+        let mut advice = Vec::new();
+        for policy in self.by_name.values() {
+            for (name, plan) in policy.options.plans.iter().flat_map(|plans| plans.iter()) {
+                if begin_anew(&policy.quotas, &plan.quotas) && may_check(&policy.name, name) {
+                    advice.push(format!(
+                        "policy `{}`: the plan `{name}` has a window of its own, whose counts begin anew: a key that \
+                         changes its plan may get the sum of both once. If the plan is for other policies, write \
+                         `policies: {{{}: {{}}}}` in it",
+                        policy.name, policy.name
+                    ));
+                }
+            }
+        }
+        advice
     }
 }
 

@@ -96,6 +96,16 @@ pub(super) fn listed(words: &[&str]) -> String {
     }
 }
 
+/// There is no `what` of this name.
+pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
+    let shown = excerpt(name);
+    match nearest(name, known.iter().copied()) {
+        Some(meant) => format!("there is no {what} `{shown}`: did you mean `{meant}`?"),
+        None if known.is_empty() => format!("there is no {what} `{shown}`"),
+        None => format!("there is no {what} `{shown}`: there are {}", listed(known)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,15 +163,5 @@ mod tests {
     fn words_are_listed_as_in_a_sentence() {
         assert_eq!(listed(&["a"]), "`a`");
         assert_eq!(listed(&["a", "b", "c"]), "`a`, `b` or `c`");
-    }
-}
-
-/// There is no `what` of this name.
-pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
-    let shown = excerpt(name);
-    match nearest(name, known.iter().copied()) {
-        Some(meant) => format!("there is no {what} `{shown}`: did you mean `{meant}`?"),
-        None if known.is_empty() => format!("there is no {what} `{shown}`"),
-        None => format!("there is no {what} `{shown}`: there are {}", listed(known)),
     }
 }

@@ -14,6 +14,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::audit::{AuditEntry, KEPT, KEPT_FOR, Kind, Note, Recent};
 use super::entry::{Entry, Name, Stored};
@@ -70,8 +71,13 @@ impl OverridesFile {
                 break;
             }
             self.lines += 1;
-            let wrong = |error| io::Error::other(format!("line {} is none of this node: {error}", self.lines));
-            changes.push(serde_json::from_str::<Line>(&line).map_err(wrong)?);
+            match serde_json::from_str(&line) {
+                Ok(line) => changes.push(line),
+                Err(error) => {
+                    let wrong = || io::Error::other(format!("line {} is none of this node: {error}", self.lines));
+                    self.version = self.version.max(later_version(&line).ok_or_else(wrong)?);
+                }
+            }
             whole += length as u64;
         }
         // A crash may have cut the last line off, and its change was not answered.
@@ -188,6 +194,13 @@ impl OverridesFile {
         self.file = file;
         Ok(())
     }
+}
+
+/// The version of an act whose kind only a later version of Tollgate knows.
+fn later_version(line: &str) -> Option<u64> {
+    let line: Value = serde_json::from_str(line).ok()?;
+    let (act, kind) = (&line["change"], line["change"]["kind"].as_str()?);
+    act["version"].as_u64().filter(|_| Kind::ALL.iter().all(|known| known.name() != kind))
 }
 
 /// Puts what a store has of a name into force. An entry whose time is over has ended.

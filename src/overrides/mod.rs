@@ -212,6 +212,8 @@ impl Overrides {
     pub fn missing(&self) -> BTreeMap<Box<str>, usize> {
         match self.keeper.get() {
             Some(Keeper::Redis(followed)) => followed.missing(&self.map),
+            // A restart has none of them.
+            Some(Keeper::File(kept)) if kept.trouble.load().is_some() => self.map.counts(),
             Some(Keeper::File(_)) | None => BTreeMap::new(),
         }
     }

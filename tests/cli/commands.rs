@@ -96,7 +96,7 @@ fn exported_overrides_of_all_letters_and_grants_are_imported_again() {
         serde_json::json!({"deny": true}),
         serde_json::json!({"allow": true}),
         serde_json::json!({"plan": "pro", "expires_in_ms": 86_400_000}),
-        serde_json::json!({"quotas": ["7 per 1h", {"limit": 70, "per": "1d", "name": "day"}]}),
+        serde_json::json!({"quotas": ["7 per 1h", {"limit": 70, "per": "1d", "name": "day"}], "lower": true}),
         serde_json::json!({"in_flight": 8}),
         serde_json::json!({"quotas": ["8 per 1h"], "in_flight": 9, "lower": true}),
     ];

@@ -32,6 +32,9 @@ fn watched_metrics_exist_and_are_documented() {
     http::post(&node.address, "/v1/check", format!(r#"{{"policy": "jobs", "key": "{key}", "id": "run"}}"#));
     // Operations have no series before the first one.
     http::get(&node.address, &format!("/v1/usage?policy=default&key={key}"));
+    let deny = format!(r#"{{"match": {{"key": "{key}"}}, "deny": true}}"#);
+    let put = http::call(&node.address, "PUT", "/v1/overrides/default", None, &deny);
+    assert_eq!(put.status, 200, "{put:?}");
     let text = node.metrics();
     let mut samples: BTreeSet<&str> = text
         .lines()

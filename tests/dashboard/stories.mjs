@@ -10,7 +10,7 @@ const { chromium } = require("playwright-core");
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 const settings = JSON.parse(process.env.SETTINGS);
 
-const VIEWS = ["decisions", "keys", "policies", "store", "checks"];
+const VIEWS = ["decisions", "keys", "policies", "store", "checks", "overrides", "audit"];
 const WAIT = 30_000;
 
 // ---- The browser
@@ -193,6 +193,108 @@ const stories = {
     console.log(`${settings.seconds} s: ${asked} checks of the caller, ${denied} of them denied, ${read} readings of the page; counted ${checks} checks and ${denials} denials`);
     assert.deepEqual([checks, denials], [asked, denied]);
     assert.ok(read >= settings.seconds / 2, `the page has read ${read} times`);
+  },
+
+  // Blocks a key, raises a customer's limit for a day, tries a lower one, undoes both, reads the audit.
+  async evening(browser) {
+    const decides = async (key) => {
+      const got = await ask("POST", "/v1/check", { token: settings.other_check, url: settings.other, body: { policy: "slow", key, cost: 0 } });
+      return got.reason === "deny_listed" ? "deny" : got.limit;
+    };
+    const page = await open(browser, { token: settings.admin });
+    await isLive(page);
+    await go(page, "Overrides");
+    await page.locator("#overrides-policy").selectOption("slow");
+    await page.getByText("There is no such override.").waitFor();
+
+    // Block a key.
+    const dialog = page.locator("#set");
+    await page.getByRole("button", { name: "Set…" }).click();
+    await dialog.getByLabel("Text").fill("abuser");
+    await dialog.getByLabel("Its keys get").selectOption("deny");
+    await dialog.getByLabel("Why").fill("scrapes");
+    await dialog.getByRole("button", { name: "Set", exact: true }).click();
+    const row = (key) => page.locator("#overrides tbody tr").filter({ has: page.getByText(key, { exact: true }) });
+    await row("abuser").getByText("denied", { exact: true }).waitFor();
+    await until("the other node denies the key", async () => (await decides("abuser")) === "deny");
+
+    // Which busy keys it decides for, and who did it.
+    await deny("slow", "abuser");
+    await until("the row names the key", async () => (await row("abuser").getByRole("link", { name: "abuser", exact: true }).count()) === 2, 40_000);
+    await row("abuser").getByRole("link", { name: "abuser", exact: true }).first().click();
+    await page.locator("#key-facts").getByText(/ tokens?: scrapes|: scrapes/).waitFor();
+
+    // Raise a customer's limit for a day, from the view of its key.
+    await page.goto(`${settings.url}/dashboard${keyPath("slow", "customer")}`);
+    await page.locator("#key-says").getByText("Allowed").waitFor();
+    await page.getByRole("button", { name: "Override…" }).click();
+    await dialog.getByLabel("Quotas, one on each line").fill("30 per 10m");
+    await dialog.getByLabel("Ends").selectOption("in a day");
+    await dialog.getByLabel("Why").fill("launch day");
+    await dialog.getByRole("button", { name: "Set", exact: true }).click();
+    await page.locator("#key-quotas").getByText("0 of 30 used").waitFor();
+    await until("the other node has the limit", async () => (await decides("customer")) === 30);
+
+    // Try a lower one: the node refuses without consent.
+    await page.goto(`${settings.url}/dashboard#overrides?${new URLSearchParams({ policy: "slow", match: "key:cust" })}`);
+    await row("customer").getByRole("button", { name: "Change…" }).click();
+    assert.equal(await page.locator("#overrides tbody tr").count(), 1, "the filter shows one");
+    await dialog.getByLabel("Quotas, one on each line").fill("2 per 10m");
+    await dialog.getByRole("button", { name: "Set", exact: true }).click();
+    await dialog.getByRole("alert").getByText("the quota `10m` has 2 here, and 30 there").waitFor();
+    assert.equal(await decides("customer"), 30);
+    await dialog.getByLabel("The keys may get less than they have now").check();
+    await dialog.getByRole("button", { name: "Set", exact: true }).click();
+    await row("customer").getByText("2 per 10m", { exact: true }).waitFor();
+    await until("the other node has the lower limit", async () => (await decides("customer")) === 2);
+
+    // Others change it meanwhile: the node says so, and the page shows it.
+    await row("customer").getByRole("button", { name: "Change…" }).click();
+    await ask("PUT", "/v1/overrides/slow", { body: { match: { key: "customer" }, quotas: ["4 per 10m"] } });
+    await dialog.getByLabel("Quotas, one on each line").fill("40 per 10m");
+    await dialog.getByRole("button", { name: "Set", exact: true }).click();
+    await dialog.getByRole("alert").getByText("the override has version").waitFor();
+    await dialog.getByRole("button", { name: "Cancel" }).click();
+    await row("customer").getByText("4 per 10m", { exact: true }).waitFor();
+
+    // A fault of the form is the node's own, with its place.
+    await page.getByRole("button", { name: "Set…" }).click();
+    await dialog.getByLabel("Text").fill("other");
+    await dialog.getByLabel("Quotas, one on each line").fill("many per 10m");
+    await dialog.getByRole("button", { name: "Set", exact: true }).click();
+    await dialog.getByRole("alert").getByText("/quotas/0").waitFor();
+    await dialog.getByRole("button", { name: "Cancel" }).click();
+
+    // Undo both.
+    await page.getByLabel("Match begins with").fill("");
+    await page.getByLabel("Match begins with").press("Enter");
+    for (const key of ["abuser", "customer"]) {
+      await row(key).getByRole("button", { name: "Remove…" }).click();
+      await dialog.getByLabel("Why").fill("the evening is over");
+      await dialog.getByRole("button", { name: "Remove", exact: true }).click();
+      await row(key).waitFor({ state: "detached" });
+      await until("the other node has the limit of the policy", async () => (await decides(key)) === 3);
+    }
+
+    // Read the audit.
+    await go(page, "Audit");
+    await page.getByLabel("Kind").selectOption("override");
+    await page.locator("#audit-policy").selectOption("slow");
+    await until("the audit has all changes", async () => (await page.locator("#audit tbody tr").count()) === 6);
+    const acts = (await page.locator("#audit tbody tr").allInnerTexts()).map((line) => line.split("\t").map((cell) => cell.trim()));
+    const told = acts.map(([, , act, , key, before, after, why]) => [act, key, before, after, why].join(" | "));
+    assert.deepEqual(told, [
+      "removed | key:customer | 4 per 10m | – | the evening is over",
+      "removed | key:abuser | denied | – | the evening is over",
+      "changed | key:customer | 2 per 10m | 4 per 10m | –",
+      "changed | key:customer | 30 per 10m | 2 per 10m | launch day",
+      "set | key:customer | – | 30 per 10m | launch day",
+      "set | key:abuser | – | denied | scrapes",
+    ]);
+    assert.ok(acts.every(([, who]) => who.length > 3), JSON.stringify(acts));
+    // A browser logs each refusal by itself.
+    const own = faults.splice(0).filter((fault) => !/status of 4(09|22)/.test(fault));
+    faults.push(...own);
   },
 
   // The holds of a key, with their callers; an operator ends one.
@@ -410,6 +512,10 @@ const stories = {
     ];
     for (const key of keys) await deny("slow", key);
     for (const key of keys) await check("log", "k", { meta: key.slice(0, 60) });
+    for (const key of keys) {
+      const set = await ask("PUT", "/v1/overrides/log", { body: { match: { key }, quotas: ["200 per 1h"], reason: [...key].slice(0, 60).join("") } });
+      assert.ok(set.version, JSON.stringify(set));
+    }
     const page = await open(browser, { token: settings.admin, viewport: { width: 360, height: 780 }, hash: "#keys" });
     await until("all keys are in the table", async () => (await page.locator("#top tbody tr").count()) >= keys.length);
     const noHarm = async () => {
@@ -428,6 +534,17 @@ const stories = {
     }
     await page.goto(`${settings.url}/dashboard${keyPath("log", "k")}`);
     await page.locator("#entries").getByText("onerror").waitFor();
+    await noHarm();
+    for (const [name, part] of [["overrides?policy=log", "overrides"], ["audit?kind=override", "audit"]]) {
+      await page.goto(`${settings.url}/dashboard#${name}`);
+      await until(`all are in the table of ${part}`, async () => (await page.locator(`#${part} tbody tr`).count()) === keys.length);
+      await page.locator(`#${part}`).getByText("evil\\u{202e}gpj.exe").first().waitFor();
+      await noHarm();
+    }
+    await page.goto(`${settings.url}/dashboard#overrides?policy=log`);
+    await page.getByRole("button", { name: "Change…" }).first().click();
+    await page.locator("#set").getByRole("button", { name: "Set", exact: true }).click();
+    await page.locator("#overrides-told").getByText("The override is set.").waitFor();
     await noHarm();
   },
 
@@ -492,6 +609,9 @@ const stories = {
     await enter(settings.check);
     await view(page, "decisions").waitFor();
     await isLive(page);
+    // The words of the page need no node.
+    await page.goto(`${settings.url}/dashboard#help`);
+    await page.getByText("This node knew from an earlier answer").waitFor();
     // This node records keys, so a token for checks shows the buttons, and the node refuses.
     await deny("slow", "k");
     await page.goto(`${settings.url}/dashboard${keyPath("slow", "k")}`);
@@ -586,6 +706,9 @@ const stories = {
     await check("slow", long);
     await check("ticks", key);
     await check("log", key, { meta: "user-42" });
+    for (const [name, grant] of [[key, { deny: true }], [long, { quotas: ["9 per 10m", "90 per 10h"], expires_in_ms: 86400000 }]]) {
+      await ask("PUT", "/v1/overrides/default", { body: { match: { key: name }, reason: "a \u202e reason ".repeat(8), lower: true, ...grant } });
+    }
     for (const colorScheme of ["light", "dark"]) {
       for (const width of [1280, 360]) {
         const page = await open(browser, { token: settings.admin, colorScheme, viewport: { width, height: 800 }, reducedMotion: "reduce" });
@@ -597,8 +720,9 @@ const stories = {
           assert.ok(overflow <= 0, `${where} is ${overflow} px too wide at ${width} px`);
         };
         for (const name of VIEWS) {
-          await page.goto(`${settings.url}/dashboard#${name}`);
+          await page.goto(`${settings.url}/dashboard#${name}${name === "overrides" ? "?policy=default" : ""}`);
           await view(page, name).waitFor();
+          if (["overrides", "audit"].includes(name)) await page.locator(`#${name} tbody tr`).nth(1).waitFor();
           await clean(name);
         }
         for (const [policy, name] of [["slow", long], ["slow", key], ["ticks", key], ["log", key]]) {
@@ -610,6 +734,11 @@ const stories = {
         }
         await page.getByRole("button", { name: "Refund…" }).click();
         await clean("dialog");
+        await page.getByRole("button", { name: "Cancel" }).click();
+        await page.goto(`${settings.url}/dashboard#overrides?policy=default`);
+        await page.getByRole("button", { name: "Change…" }).first().click();
+        await clean("dialog of an override");
+        await page.locator("#set").getByRole("button", { name: "Cancel" }).click();
         await page.goto(`${settings.url}/dashboard#token`);
         await page.context().close();
       }
@@ -618,26 +747,31 @@ const stories = {
 
   // docs/integrations/dashboard-*.png
   async pictures(browser) {
-    for (const colorScheme of ["light", "dark"]) {
-      for (const width of [1280, 360]) {
-        const page = await open(browser, { token: settings.admin, colorScheme, viewport: { width, height: 820 }, reducedMotion: "reduce" });
-        await isLive(page);
-        await until("there is a minute of data", async () => !/of data/.test(await text(page, "#decisions-says")), 120_000);
-        // The lower end of a long page adds nothing at the width of a telephone.
-        const shoot = (name, fullPage = width > 600) => page.screenshot({ path: `${settings.folder}/dashboard-${name}-${width}-${colorScheme}.png`, fullPage });
-        await shoot("decisions");
+    for (const [name, colorScheme, width] of [["decisions", "light", 1280], ["key", "dark", 1280], ["overrides", "light", 1280], ["decisions", "dark", 360]]) {
+      const page = await open(browser, { token: settings.admin, colorScheme, viewport: { width, height: 820 }, reducedMotion: "reduce" });
+      await isLive(page);
+      if (name === "decisions") await until("there is a minute of data", async () => !/of data/.test(await text(page, "#decisions-says")), 120_000);
+      if (name === "key") {
         await check("tenants", "tenant-7:checkout", { cost: 60 });
         await page.goto(`${settings.url}/dashboard${keyPath("tenants", "tenant-7:checkout")}`);
         await page.locator("#key-says").getByText("Denied").waitFor();
         await page.locator("#key-facts").getByText("Slot").waitFor();
-        await shoot("key");
-        if (width > 600) {
-          await go(page, "Checks");
-          await page.locator("#recent tbody tr").nth(20).waitFor();
-          await shoot("checks", false);
-        }
-        await page.context().close();
       }
+      if (name === "overrides") {
+        const day = 86400000;
+        const entries = [
+          { match: { key: "198.51.100.7" }, deny: true, reason: "scrapes the search, case 4711", expires_in_ms: 7 * day },
+          { match: { key: "198.51.100.40" }, quotas: ["900 per 1s", "9000 per 15s"], reason: "launch day", expires_in_ms: day },
+          { match: { prefix: "tenant-7:" }, quotas: ["800 per 1s", "6000 per 15s"], reason: "contract of March" },
+          { match: { prefix: "probe:" }, allow: true, reason: "the monitoring" },
+        ];
+        for (const body of entries) await ask("PUT", "/v1/overrides/default", { body });
+        await page.goto(`${settings.url}/dashboard#overrides?policy=default`);
+        await page.locator("#overrides tbody tr").nth(3).waitFor();
+      }
+      // The lower end of a long page adds nothing at the width of a telephone.
+      await page.screenshot({ path: `${settings.folder}/dashboard-${name}-${width}-${colorScheme}.png`, fullPage: width > 600 });
+      await page.context().close();
     }
   },
 };

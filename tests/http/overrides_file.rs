@@ -58,12 +58,15 @@ impl Fixture {
     }
 }
 
+/// A name, and what somebody does to the file.
+type Harm = (&'static str, fn(&PathBuf));
+
 #[test]
 fn file_that_others_change_is_written_anew() {
     let mut fixture = Fixture::start();
     assert_eq!(fixture.put("abuser", &json!({"deny": true, "reason": "abuse"})).status, 200);
     let before = std::fs::read(fixture.file()).unwrap();
-    let harms: [(&str, fn(&PathBuf)); 5] = [
+    let harms: [Harm; 5] = [
         ("truncated", |file| std::fs::File::create(file).map(drop).unwrap()),
         ("cut", |file| std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(7).unwrap()),
         ("replaced", |file| {
@@ -92,6 +95,44 @@ fn file_that_others_change_is_written_anew() {
         assert!(kept.contains("\"abuse\""), "{kept}");
     }
     assert!(std::fs::read(fixture.file()).unwrap().len() > before.len());
+}
+
+/// After a rollback the file has grants and acts that only the later version knows.
+#[test]
+fn lines_of_a_later_version_are_kept_and_count_as_no_grant() {
+    let mut fixture = Fixture::start();
+    assert_eq!(fixture.put("later", &json!({"deny": true, "reason": "abuse"})).status, 200);
+    assert_eq!(fixture.put("own", &json!({"allow": true})).status, 200);
+    fixture.node.terminate();
+    fixture.node.ended();
+    let grant = r#""throttle":{"x":1.50},"zz":[1,2]"#;
+    let text = std::fs::read_to_string(fixture.file()).unwrap().replace(r#""deny":true"#, grant);
+    assert!(text.contains(grant), "{text}");
+    let act = r#"{"change":{"version":9000000000000000,"at":1,"kind":"tuned","by":"later","policy":"p"}}"#;
+    std::fs::write(fixture.file(), format!("{text}{act}\n")).unwrap();
+    fixture.node = Node::with_config(&fixture.config);
+    let named = || {
+        let health = fixture.node.health();
+        health["overrides"]["reason"].as_str().is_some_and(|reason| reason.contains("only a later version"))
+    };
+    wait_until("health names it", named);
+    assert_eq!((fixture.reason("later"), fixture.reason("own")), (json!("ok"), json!("allow_listed")));
+    let listed = http::get(&fixture.node.address, "/v1/overrides/p?match=key:later").json();
+    assert_eq!(
+        (&listed["entries"][0]["throttle"], &listed["entries"][0]["zz"]),
+        (&json!({"x": 1.5}), &json!([1, 2])),
+        "{listed}"
+    );
+    // Versions grow beyond those of the later version.
+    let set = fixture.put("other", &json!({"deny": true})).json();
+    assert!(set["version"].as_u64() > Some(9_000_000_000_000_000), "{set}");
+    std::fs::remove_file(fixture.file()).unwrap();
+    wait_until("the file is there again", || fixture.restored().len() == 1);
+    let text = std::fs::read_to_string(fixture.file()).unwrap();
+    assert!(text.contains(r#""throttle":{"x":1.5"#) && text.contains(r#""zz":[1,2]"#), "{text}");
+    // The next change replaces it.
+    assert_eq!(fixture.put("later", &json!({"deny": true})).status, 200);
+    wait_until("health is ok", || fixture.node.health()["status"] == "ok");
 }
 
 /// The volume goes away, and comes back empty.

@@ -78,7 +78,7 @@ fn token_names_the_plans_that_its_checks_may_name() {
     assert!(refused.json()["detail"].as_str().unwrap().contains("may not name the plan \"only\""), "{refused:?}");
     let batch = check("/v1/check/batch", &json!({"checks": [of("only"), {"policy": "api", "key": "k"}]})).json();
     assert_eq!(
-        (&batch["results"][0]["status"], &batch["results"][1]["allowed"]),
+        (&batch["results"][0]["error"]["status"], &batch["results"][1]["allowed"]),
         (&json!(403), &json!(true)),
         "{batch}"
     );
@@ -144,8 +144,8 @@ fn refusal_names_the_quota_that_is_less_or_missing() {
     };
     for (policy, quotas, named) in [
         ("p", json!(["50 per 1m"]), "the quota `1s` is missing here"),
-        ("p", json!(["100000 per 1s", "19 per 1m"]), "the quota `60s` has 19 here, and 20 there"),
-        ("p", json!(["100000 per 1s", "20 per 1m", "500 per 1h"]), "no quota there has the window of `3600s`"),
+        ("p", json!(["100000 per 1s", "19 per 1m"]), "the quota `1m` has 19 here, and 20 there"),
+        ("p", json!(["100000 per 1s", "20 per 1m", "500 per 1h"]), "no quota there has the window of `1h`"),
         ("b", json!([{"rate": "5 per 1s", "burst": 9}]), "has 9 here, and 10 there"),
         ("b", json!([{"rate": "4 per 1s", "burst": 10}]), "is missing here"),
     ] {
@@ -178,4 +178,16 @@ fn validate_warns_of_the_pairs_that_can_meet_alone() {
     assert_eq!(warnings(&format!("{rows}\n{policies}")), 0);
     assert_eq!(warnings(&format!("plans: {{a: {{policies: {{api: {{quotas: [9 per 1h]}}}}}}}}\n{policies}")), 1);
     drop(node_with(&format!("{rows}\n{policies}")));
+    // Tokens part them, too: no check may name `a` under `login`.
+    let folder = tempfile::tempdir().unwrap();
+    let two = "plans: {a: {quotas: [9 per 1m]}, b: {quotas: [9 per 1h]}}";
+    let token = |name: &str, policy: &str, plan: &str| {
+        std::fs::write(folder.path().join(name), format!("{}\n", TokenHash::of(&name.repeat(8)))).unwrap();
+        let file = folder.path().join(name).display().to_string();
+        format!("{{name: {name}, file: {file}, scopes: [check], policies: [{policy}], plans: [{plan}]}}")
+    };
+    let tokens = [token("shop", "api", "a"), token("door", "login", "b")].join(", ");
+    assert_eq!(warnings(&format!("{two}\ntokens: [{tokens}]\n{policies}")), 0);
+    let tokens = [token("shop", "api", "a"), token("door", "login", "a, b")].join(", ");
+    assert_eq!(warnings(&format!("{two}\ntokens: [{tokens}]\n{policies}")), 1);
 }

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tollgate::store::redis::Registry;
 
-use crate::support::override_set::{POLICIES, assert_in_force, change, decides, fill};
+use crate::support::override_set::{Expected, POLICIES, assert_in_force, change, decides, fill};
 use crate::support::proxy::Proxy;
 use crate::support::redis::Server;
-use crate::support::{Node, config_on, http, wait_until};
+use crate::support::sentinel::Watched;
+use crate::support::{Node, config_on, http, node_with, wait_until};
 
 /// How many keys have an override, besides the prefixes and networks.
 fn count() -> usize {
@@ -343,6 +344,45 @@ fn audit_and_metrics_say_what_was_written_back() {
     assert!(node.metrics().contains("tollgate_overrides_restored_total 1"));
     let unknown = http::get(&node.address, "/v1/audit?kind=restored");
     assert_eq!(unknown.status, 422, "{unknown:?}");
+}
+
+/// The replica gets none of the last changes, and the sentinels promote it.
+#[test]
+fn failover_by_sentinels_that_loses_the_last_changes_undoes_none() {
+    let mut watched = Watched::start_with(1, 500);
+    let config = format!("{}\n{POLICIES}", watched.store());
+    let on_sentinels = || node_with(&config);
+    let nodes = [on_sentinels(), on_sentinels()];
+    nodes.iter().for_each(|node| wait_until("it is ready", || is_ok(node)));
+    put(&nodes[0], "k0", &json!({"deny": true}));
+    put(&nodes[0], "k1", &json!({"deny": true}));
+    // A frozen one would find them in its socket.
+    run(&watched.servers[0], &["ACL", "SETUSER", "default", "-psync", "-sync"]);
+    run(&watched.servers[0], &["CLIENT", "KILL", "TYPE", "replica"]);
+    change(&nodes[0], "DELETE", "q", &json!({"match": {"key": "k0"}}));
+    put(&nodes[0], "k1", &json!({"plan": "pro"}));
+    put(&nodes[0], "k2", &json!({"allow": true}));
+    let expected: Expected =
+        vec![("q", "k0".into(), json!(5)), ("q", "k1".into(), json!(1000)), ("q", "k2".into(), json!("allow"))];
+    let has_all = |node: &Node| expected.iter().all(|(_, key, wanted)| decides(node, "q", key) == *wanted);
+    wait_until("the other node has them", || has_all(&nodes[1]));
+    let former = watched.servers.remove(0);
+    let port = former.port;
+    former.end();
+    let promoted = watched.promoted(port);
+    wait_until("the promoted one has them again", || {
+        let names = records(&watched.servers[promoted]);
+        names.len() == 2 && names.iter().all(|(name, _)| !name.ends_with(":k0"))
+    });
+    nodes.iter().for_each(|node| {
+        wait_until("health is ok", || is_ok(node));
+        assert_in_force(node, &expected, "a failover");
+    });
+    let restored = |node: &Node| !node.metrics().contains("tollgate_overrides_restored_total 0");
+    assert!(nodes.iter().any(restored), "the replica had all changes");
+    let later = on_sentinels();
+    wait_until("the later node is ready", || is_ok(&later));
+    assert_in_force(&later, &expected, "a failover");
 }
 
 /// A node of a later version writes what this one does not know, in a rolling upgrade or before a

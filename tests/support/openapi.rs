@@ -117,9 +117,6 @@ fn has_type(schema: &Value, value: &Value) -> bool {
 }
 
 fn member_faults(schema: &Value, members: &Map<String, Value>, at: &str) -> Vec<String> {
-    if schema["additionalProperties"] == true {
-        return Vec::new();
-    }
     let (mut described, mut required) = (BTreeMap::new(), Vec::new());
     described_members(schema, &mut described, &mut required);
     let missing = required.into_iter().filter(|name| !members.contains_key(*name));
@@ -127,6 +124,7 @@ fn member_faults(schema: &Value, members: &Map<String, Value>, at: &str) -> Vec<
     for (name, value) in members {
         let at = format!("{at}/{name}");
         match described.get(name.as_str()) {
+            None if schema["additionalProperties"] == true => {}
             None => found.push(format!("{at}: the member")),
             Some(schema) => found.extend(faults(schema, value, &at)),
         }

@@ -2,17 +2,24 @@
 
 use serde_json::{Value, json};
 
-use super::{Node, http};
+use super::{Node, http, wait_until};
 
 pub(crate) const POLICIES: &str = "
 plans: {pro: {quotas: [1000 per 1h]}}
 policies: {p: {key: {type: ip}, quotas: [5 per 1h], timeout: 5s}, q: {quotas: [5 per 1h], timeout: 5s}}
 ";
 
+/// Sends a change until its result is known: a busy server may answer too late.
 pub(crate) fn change(node: &Node, method: &str, policy: &str, body: &Value) -> Value {
-    let answer = http::call(&node.address, method, &format!("/v1/overrides/{policy}"), None, &body.to_string());
-    assert_eq!(answer.status, 200, "{method} {body}: {answer:?}");
-    answer.json()
+    let path = format!("/v1/overrides/{policy}");
+    let mut answer = None;
+    wait_until("the change has a result", || {
+        let sent = http::call(&node.address, method, &path, None, &body.to_string());
+        assert!(matches!(sent.status, 200 | 503), "{method} {body}: {sent:?}");
+        answer = (sent.status == 200).then(|| sent.json());
+        answer.is_some()
+    });
+    answer.unwrap()
 }
 
 /// What decides for a key: a word, or the limit.

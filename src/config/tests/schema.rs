@@ -16,7 +16,7 @@ use crate::config::settings::rows;
 const FILE: &str = "docs/tollgate.schema.json";
 
 /// The settings whose values are mappings or lists of another section, by their sections.
-const NESTED: [(&str, &str, &str); 43] = [
+const NESTED: [(&str, &str, &str); 44] = [
     ("root", "store", "store"),
     ("root", "prefilter", "prefilter"),
     ("root", "fallback", "fallback"),
@@ -25,6 +25,7 @@ const NESTED: [(&str, &str, &str); 43] = [
     ("root", "plans", "{plan"),
     ("root", "overrides", "overrides"),
     ("plan", "quotas", "[quota"),
+    ("plan", "policies", "{plan_row"),
     ("policy", "hold", "hold"),
     ("policy", "wait", "wait"),
     ("policy", "notify", "notify"),
@@ -63,11 +64,13 @@ const NESTED: [(&str, &str, &str); 43] = [
 ];
 
 /// Settings that a section takes from another one.
-const SHARED: [(&str, &str, &str); 4] = [
+const SHARED: [(&str, &str, &str); 6] = [
     ("envoy_xds_tls", "store_tls", "ca_file"),
     ("envoy_xds_tls", "store_tls", "cert_file"),
     ("envoy_xds_tls", "store_tls", "key_file"),
     ("bucket", "window", "name"),
+    ("plan_row", "plan", "quotas"),
+    ("plan_row", "plan", "in_flight"),
 ];
 
 fn name_of(row: &Row) -> &str {
@@ -88,15 +91,14 @@ fn schema() -> Json {
         assert!(!section.is_empty() && schema.is_object(), "{}", row.setting);
         schema
     };
+    let empty = || json!({"type": ["object", "null"], "additionalProperties": false, "properties": {}});
     for row in &rows {
-        let section = sections
-            .entry(row.section)
-            .or_insert_with(|| json!({"type": ["object", "null"], "additionalProperties": false, "properties": {}}));
+        let section = sections.entry(row.section).or_insert_with(empty);
         section["properties"][name_of(row)] = own(row.section, row);
     }
     for (section, from, name) in SHARED {
         let row = rows.iter().find(|row| row.section == from && name_of(row) == name).unwrap();
-        sections[section]["properties"][name] = own(section, row);
+        sections.entry(section).or_insert_with(empty)["properties"][name] = own(section, row);
     }
     let written = json!({"type": "string", "pattern": "^[0-9]+ per [0-9]+[a-z]+$"});
     sections.insert("quota".into(), json!({"anyOf": [written, reference("window"), reference("bucket")]}));
