@@ -1,4 +1,4 @@
-//! The reports of a cluster's servers about themselves, by the cluster client of the redis crate.
+//! The reports of a cluster's servers about themselves.
 
 use std::collections::BTreeSet;
 use std::process::Command;

@@ -13,8 +13,6 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use redis::io::AsyncDNSResolver;
-use redis::{ErrorKind, RedisFuture};
 use tokio::sync::{Notify, watch};
 
 use crate::store::redis::protocol::failure::Failure;
@@ -59,21 +57,6 @@ pub fn system() -> Resolver {
         Resolver::new(Box::new(lookup), LIMIT, KEPT)
     });
     SYSTEM.clone()
-}
-
-/// For the cluster client of the redis crate.
-impl AsyncDNSResolver for Resolver {
-    fn resolve<'a, 'b: 'a>(
-        &'a self,
-        host: &'b str,
-        port: u16,
-    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
-        Box::pin(async move {
-            let found = Self::resolve(self, host, port).await;
-            let found = found.map_err(|failure| (ErrorKind::Io, "no address", failure.to_string()))?;
-            Ok(Box::new(found.into_iter()) as Box<_>)
-        })
-    }
 }
 
 impl Resolver {

@@ -14,8 +14,6 @@ use tokio::task::JoinHandle;
 use crate::store::redis::protocol::server_info::ServerInfo;
 use crate::store::redis::topology::Topology;
 
-mod cluster;
-
 mod round;
 
 use round::Connections;
