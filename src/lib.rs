@@ -56,7 +56,6 @@
 //!     Count    engine/tally            outcome, source, reason and duration
 //!              engine/denials          a denial by quota and key, for operators
 //!     Notify   engine/marks            the marks that a key crosses, for their receiver
-//!     Compare  engine/candidates       the candidate of the policy decides, for metrics only
 //!  9. Answer   http/answer             JSON
 //!              http/headers            RateLimit-Policy, RateLimit, Retry-After
 //!              load/metered_body       the bytes of a long answer

@@ -106,7 +106,6 @@ impl Policies {
             })
         });
         single_ticks
-            .chain(self.idle_candidates())
             .chain(self.long_leases())
             .chain(self.idle_quotas())
             .chain(self.apart_plans(may_check))

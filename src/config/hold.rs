@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use super::node::{Member, Node};
 use super::section::Section;
 use super::settings::hold::{IN_FLIGHT, ON_EXPIRY, SHAPE, TTL};
-use super::settings::policy::{ALGORITHM, CANDIDATE, HOLD, INLINE, LEASE, QUOTAS, SHARED};
+use super::settings::policy::{ALGORITHM, HOLD, INLINE, LEASE, QUOTAS, SHARED};
 use crate::limit::hold::{Hold, MAX_PLACES, MAX_TTL, MIN_TTL};
 use crate::limit::time::Micros;
 
@@ -32,10 +32,10 @@ pub(super) fn hold(policy: &Section<'_>) -> Option<Hold> {
     if policy.read(&SHARED) {
         member.note("`hold` does not go with `shared`, since other programs settle nothing: leave one of them out");
     }
-    if policy.entry(QUOTAS.name).is_none() {
-        for other in [ALGORITHM.name, CANDIDATE.name].into_iter().filter_map(|key| policy.entry(key)) {
-            other.note(format!("`{}` needs `quotas`, such as `quotas: [1000 per 1s]`", other.key));
-        }
+    if policy.entry(QUOTAS.name).is_none()
+        && let Some(algorithm) = policy.entry(ALGORITHM.name)
+    {
+        algorithm.note("`algorithm` needs `quotas`, such as `quotas: [1000 per 1s]`");
     }
     let section = member.node.section(&SHAPE);
     let read = || {

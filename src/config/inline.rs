@@ -128,7 +128,7 @@ pub fn bucket(policy: &Policy, quota: Quota) -> Policy {
 
 /// The options without those that have quotas of their own, or depend on those of the policy.
 fn without_quotas(policy: &Policy) -> Options {
-    Options { lists: None, candidate: None, plans: None, lease: None, ..policy.options.clone() }
+    Options { lists: None, plans: None, lease: None, ..policy.options.clone() }
 }
 
 /// Equal for quotas that produce equal answers.

@@ -51,8 +51,6 @@ mod counter;
 
 mod idle_quotas;
 
-mod candidate;
-
 mod plans;
 
 mod hold;

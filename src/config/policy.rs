@@ -10,7 +10,6 @@ use crate::limit::policy::{Algorithm, Durability, OnStoreFailure, Options, Polic
 use crate::limit::quota::{Anchor, MAX_UNITS, Rule};
 use crate::limit::ticks::Ticks;
 
-use super::candidate;
 use super::counter;
 use super::hold;
 use super::lease;
@@ -59,10 +58,7 @@ pub(super) fn policy(member: &Member, defaults: Defaults) -> Option<Policy> {
     let wait = section.member("wait");
     let queue = wait.and_then(|node| queue(node, algorithm, section.member("lease").is_some()));
     let hold = hold::hold(&section);
-    let candidate = candidate::quotas(&section, form, ticks);
-    let needs_zone = zone::is_needed(form, quotas.as_deref())
-        || lists.as_ref().is_some_and(|lists| lists.needs_zone)
-        || candidate.as_ref().is_some_and(|quotas| zone::is_needed(form, Some(quotas)));
+    let needs_zone = zone::is_needed(form, quotas.as_deref()) || lists.as_ref().is_some_and(|lists| lists.needs_zone);
     zone::refuse_idle(section.entry("timezone"), form, needs_zone);
     ticks?;
     let options = Options {
@@ -79,9 +75,7 @@ pub(super) fn policy(member: &Member, defaults: Defaults) -> Option<Policy> {
     let (name, algorithm, quotas, key_type) = (name?, algorithm?, quotas?, key_type?);
     let mut policy =
         Policy { name, algorithm, quotas, key_type, on_store_failure: on_store_failure?, timeout, options };
-    let lists = lists.map(|lists| Arc::new(lists.build(&policy)));
-    let candidate = candidate.map(|quotas| candidate::build(&policy, quotas));
-    (policy.options.lists, policy.options.candidate) = (lists, candidate);
+    policy.options.lists = lists.map(|lists| Arc::new(lists.build(&policy)));
     Some(match lease {
         Some(lease) => lease.added_to(policy),
         None => policy,

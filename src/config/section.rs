@@ -119,8 +119,17 @@ impl<'a> Section<'a> {
     }
 }
 
+/// Settings of former versions, and how to get what they gave.
+const REMOVED: [(&str, &str); 1] = [(
+    "candidate",
+    "the setting was removed: try a change by `tollgate diff`, or by a policy with `shadow: true`",
+)];
+
 fn unknown_member(key: &str, shape: &Shape) -> String {
     let shown = excerpt(key);
+    if let Some((_, instead)) = REMOVED.iter().find(|(name, _)| *name == key) {
+        return format!("unknown member `{shown}`: {instead}");
+    }
     match nearest(key, shape.known.iter().chain(shape.checked).copied()) {
         Some(meant) => format!("unknown member `{shown}`: did you mean `{meant}`?"),
         None => format!("unknown member `{shown}`: expected {}", listed(shape.known)),

@@ -374,9 +374,6 @@ settings! {
         ALLOW = "allow": Own("the same", "none");
         /// Other quotas for some keys.
         OVERRIDES = "overrides": Own("list of `{match: {key: ...}, quotas: [...]}`", "none");
-        /// Quotas that decide in the shadow, for comparison only
-        /// ([page](replay.md#candidates-compare-in-production)).
-        CANDIDATE = "candidate": Own("`{quotas: [...]}`", "none");
         /// Each node buys units and spends them in its memory ([page](leases.md)). Not with `inline`
         /// or `shared`.
         LEASE = "lease": Own("`{span: ..., nodes: ..., callers: ...}`", "none");
@@ -467,11 +464,6 @@ settings! {
         /// The keys that the override applies to.
         MATCH = "match": Own("mapping with one of the settings below", "needed");
         /// Their quotas, instead of those of the policy.
-        QUOTAS = "quotas": Own("as `quotas` of a policy", "needed");
-    }
-
-    candidate("", " of a candidate", "{quotas: [5 per 1s]}") {
-        /// Its quotas, in the form of those of the policy.
         QUOTAS = "quotas": Own("as `quotas` of a policy", "needed");
     }
 

@@ -33,7 +33,7 @@ fn canonical(policy: &Policy) -> String {
 
 /// Each setting of a policy that is not a list, by the name in the configuration; none if it does
 /// not apply. `quotas` writes the quotas of a policy.
-pub fn scalars(policy: &Policy, quotas: impl Fn(&Policy) -> String) -> [(&'static str, Option<String>); 18] {
+pub fn scalars(policy: &Policy, quotas: impl Fn(&Policy) -> String) -> [(&'static str, Option<String>); 17] {
     let first = policy.quotas.first();
     let ticks = policy.ticks();
     let anchors = || policy.quotas.iter().filter_map(Quota::anchor);
@@ -70,7 +70,6 @@ pub fn scalars(policy: &Policy, quotas: impl Fn(&Policy) -> String) -> [(&'stati
         ("durability", word(options.durability.name())),
         ("lease", or_none(options.lease.map(lease))),
         ("hold", or_none(options.hold.map(hold))),
-        ("candidate", or_none(options.candidate.as_ref().map(|candidate| quotas(candidate)))),
         ("plans", plans::texts(policy, &quotas)),
     ]
 }

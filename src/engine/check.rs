@@ -152,8 +152,7 @@ impl Engine {
         })
     }
 
-    /// Applies shadow mode to an answer, and counts it for a check that began at `since` (us). The
-    /// candidate of the policy then decides it, too.
+    /// Applies shadow mode to an answer, and counts it for a check that began at `since` (us).
     pub(super) fn finish(&self, resolved: &Resolved, answer: Answer, since: Micros) -> Answer {
         let mut answers = [answer];
         self.finish_all(resolved, &mut answers, since);
@@ -166,10 +165,9 @@ impl Engine {
         answers.iter_mut().flatten().for_each(Decision::shadow);
         self.note_answers(resolved, answers, since);
         self.note_marks(resolved, answers);
-        self.compare(resolved, answers);
     }
 
-    /// The same without a candidate.
+    /// The same for a look at the state of a key.
     pub(super) fn finish_peek(&self, resolved: &Resolved, mut answer: Answer, since: Micros) -> Answer {
         answer.iter_mut().for_each(Decision::shadow);
         self.note_answers(resolved, std::slice::from_ref(&answer), since);
@@ -277,12 +275,6 @@ impl Engine {
                 Err(CheckError::UnknownPlan { plan: name.into(), plans })
             }
         }
-    }
-
-    /// The subject for a normalised key under a policy.
-    pub(super) fn subject(&self, policy: &Arc<Policy>, key: Arc<str>) -> Subject {
-        let fingerprint = self.fingerprinter.fingerprint(policy.counters(), &key);
-        Subject { policy: policy.clone(), key, fingerprint }
     }
 }
 

@@ -69,10 +69,8 @@ impl Engine {
         let work = Work::Settle { id: hold.id.clone(), cost };
         let mut result = self.settle_with(subject, work, self.left(until)).await;
         match &mut result {
-            Ok(SettleResult { decision, settlement, .. }) => {
-                let made = settlement.filter(|made| !made.replayed);
+            Ok(SettleResult { decision, .. }) => {
                 self.note_holds(subject, decision);
-                self.refund_candidate(subject, Some(made.map_or(0, |made| made.refunded)));
                 decision.shadow();
             }
             Err(error) => self.log_undone(subject, error, "the store did not settle a hold: it is answered by 503"),

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::tally::OTHERS;
-use super::{Comparison, Engine, LeaseCounts};
+use super::{Engine, LeaseCounts};
 use crate::store::{MemoryStore, ShardReading};
 use crate::telemetry::instrument::{Count, MICROS};
 use crate::telemetry::metrics::{Labels, Metrics, single};
@@ -48,9 +48,8 @@ impl Engine {
 
     /// Reads the counts of each policy that has some. Beyond a number of policies they are sums.
     fn read_policies(&self, metrics: &mut Metrics) {
-        let (policies, candidates, embedded) = (self.policies(), self.candidates(), self.embedded());
-        let (mut checks, mut units, mut operations, mut denials, mut compared) =
-            <(Sums, Sums, Sums, Sums, Sums)>::default();
+        let (policies, embedded) = (self.policies(), self.embedded());
+        let (mut checks, mut units, mut operations, mut denials) = <(Sums, Sums, Sums, Sums)>::default();
         let (mut ended, mut open) = (Sums::default(), BTreeMap::<Labels, f64>::default());
         let mut keys = BTreeMap::<_, usize>::default();
         for (label, tally) in self.tally.labelled(policies.by_name.keys().map(String::as_str)) {
@@ -81,11 +80,6 @@ impl Engine {
                 let quota = if label == OTHERS { OTHERS } else { &quota };
                 *denials.entry(with(&[("quota", quota)])).or_default() += count;
             }
-            for (comparison, candidate) in
-                candidates.get(&*tally.name).into_iter().flat_map(|tally| Comparison::ALL.map(|of| (of, tally)))
-            {
-                *compared.entry(with(&[("verdict", comparison.name())])).or_default() += candidate.count(comparison);
-            }
             *keys.entry(own()).or_default() += embedded.keys_of(&tally.name);
         }
         metrics.checks = checks.into_iter().collect();
@@ -94,7 +88,6 @@ impl Engine {
         metrics.holds = ended.into_iter().collect();
         metrics.holds_open = open.into_iter().collect();
         metrics.denials = denials.into_iter().collect();
-        metrics.candidate_checks = compared.into_iter().collect();
         metrics.store_keys = keys.into_iter().map(|(labels, keys)| (labels, keys as f64)).collect();
     }
 

@@ -51,8 +51,6 @@ mod holds;
 
 mod leases;
 
-mod candidates;
-
 mod usage;
 
 pub mod fallback;
@@ -83,7 +81,6 @@ pub use crate::store::{
     Health, History, Id, Meta, OpenHold, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth, StoreError,
 };
 pub use answer::{Answer, CheckError};
-pub use candidates::{CandidateTally, Comparison};
 pub use check::{Check, MAX_ID_BYTES};
 pub use decision::{Binding, Bound, Cause, Decision, Fallback, Reason, Source};
 pub use held::HeldKey;
@@ -95,7 +92,6 @@ pub use refunds::{Refund, RefundResult};
 pub use reload_policies::Changes;
 pub use usage::{TickCounts, Usage};
 
-use candidates::Candidates;
 use fallback::FallbackStore;
 use inline::InlinePolicies;
 use known_logs::KnownLogs;
@@ -114,7 +110,6 @@ pub struct Engine {
     prefilter: Prefilter,
     store: Store,
     fallback: FallbackStore,
-    candidates: Candidates,
     leases: Leases,
     /// Turns to read the history of a log.
     histories: Turns,
@@ -145,7 +140,6 @@ impl Engine {
         tally.know(running.policies.by_name.keys().map(String::as_str));
         let fingerprinter = Fingerprinter::default();
         let engine = Arc::new_cyclic(|this| Self {
-            candidates: Candidates::new(&store, &prefilter),
             leases: Leases::new(prefilter.generations()),
             running: ArcSwap::from_pointee(running),
             inline: InlinePolicies::default(),
@@ -233,7 +227,6 @@ impl Engine {
         self.store.sweep();
         self.prefilter.sweep(self.clock.now());
         self.fallback.memory.sweep();
-        self.candidates.sweep(self.clock.now());
         self.leases.sweep(self.clock.now());
     }
 }

@@ -230,15 +230,7 @@ impl MultiCall {
     /// Turns the decisions on the parts into one decision per check.
     fn answer_each(&self, decisions: &[Decision], since: Micros) -> MultiCheck {
         let mut answers = Vec::new();
-        let is_denied = |decision: &&Decision| !decision.allowed;
-        let denied = decisions[..self.required].iter().filter(is_denied).count();
-        let lacks_one = self.lacks_one(decisions[self.required..].iter().map(|decision| decision.allowed));
         for (part, decision) in self.parts.iter().zip(decisions) {
-            let others_allow = match part.is_optional {
-                true => denied == 0,
-                false => !lacks_one && denied == usize::from(!decision.allowed),
-            };
-            self.engine.compare_part(&part.resolved, decision, others_allow);
             let own: Vec<Answer> = part.members.iter().map(|member| Ok(part.decision_for(member, decision))).collect();
             self.engine.note_answers(&part.resolved, &own, since);
             self.engine.note_marks(&part.resolved, &own);

@@ -15,7 +15,7 @@ use crate::live::space_saving::SpaceSaving;
 use crate::live::top::{KeyCounts, TopKeys};
 use crate::store::RedisStore;
 
-/// Policies with a candidate, or with holds, in a snapshot. Configurations may have thousands.
+/// Policies with holds in a snapshot. Configurations may have thousands.
 const POLICIES: usize = 100;
 
 /// Keys with open holds in a snapshot.
@@ -168,7 +168,6 @@ impl Engine {
             used: observed.used.of(1, now / MICROS_PER_SECOND),
             store,
             recent: observed.recent.iter().rev().cloned().collect(),
-            candidates: self.candidates().iter().take(POLICIES).map(|(policy, tally)| tally.state(policy)).collect(),
             holds: self.places_in_use(),
             held: self.tally.held_keys.heaviest(HELD),
         }

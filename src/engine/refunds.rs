@@ -107,13 +107,12 @@ impl Engine {
             self.leases.reset(subject);
         }
         match &mut result {
-            Ok(RefundResult { decision, refunded }) => {
+            Ok(RefundResult { decision, .. }) => {
                 if let Some(places) = decision.places.as_mut().filter(|_| is_reset) {
                     let ended = std::mem::take(&mut places.expired);
                     self.tally.policy(&subject.policy.name).hold_ended(End::Reset, ended);
                 }
                 self.note_holds(subject, decision);
-                self.refund_candidate(subject, (!is_reset).then_some(*refunded));
                 if let Some(listed) = resolved.decide_by_list(0) {
                     *decision = listed;
                 }

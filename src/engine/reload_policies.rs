@@ -51,7 +51,6 @@ impl Engine {
             embedded.set_policies(names());
         }
         self.fallback.memory.set_policies(names());
-        self.candidates.follow(&policies);
     }
 }
 

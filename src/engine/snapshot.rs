@@ -25,25 +25,10 @@ pub struct Snapshot {
     pub store: StoreState,
     /// The newest first.
     pub recent: Vec<Recent>,
-    /// By policy.
-    pub candidates: Vec<CandidateState>,
     /// The policies of which calls of this node opened holds, and how many are still open.
     pub holds: Vec<(Arc<str>, f64)>,
     /// The keys with the most open holds.
     pub held: Vec<HeldKey>,
-}
-
-/// The candidate of one policy.
-#[derive(Debug)]
-pub struct CandidateState {
-    pub policy: String,
-    /// Texts for people.
-    pub quotas: Vec<String>,
-    /// Checks that only the candidate denies, and that only the policy denies.
-    pub newly_denied: u64,
-    pub newly_allowed: u64,
-    /// All compared checks.
-    pub checks: u64,
 }
 
 /// The store.

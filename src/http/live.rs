@@ -149,15 +149,6 @@ fn write(object: &mut Object<'_>, node: &Node, snapshot: &Snapshot, in_clear: bo
         object.number("took_us", recent.took);
         object.given("trace_id", recent.trace_id.as_deref());
     });
-    if !snapshot.candidates.is_empty() {
-        object.list("candidates", snapshot.candidates.iter(), |candidate, object| {
-            object.word("policy", &candidate.policy);
-            object.value("quotas", &candidate.quotas);
-            object.number("newly_denied", candidate.newly_denied);
-            object.number("newly_allowed", candidate.newly_allowed);
-            object.number("checks", candidate.checks);
-        });
-    }
     if !snapshot.holds.is_empty() {
         object.list("holds", snapshot.holds.iter(), |(policy, open), object| {
             object.value("policy", &**policy);

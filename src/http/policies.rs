@@ -101,11 +101,6 @@ fn write_policy(object: &mut Object<'_>, policy: &Policy) {
             object.given("in_flight", plan.places());
         });
     }
-    if let Some(candidate) = &policy.options.candidate {
-        object.object("candidate", |object| {
-            object.list("quotas", candidate.quotas.iter(), |quota, object| write_quota(object, quota));
-        });
-    }
 }
 
 pub(super) fn write_quota(object: &mut Object<'_>, quota: &Quota) {

@@ -102,8 +102,6 @@ pub struct Options {
     /// The policy with the limits of each plan that it can count, by the names of the plans; absent
     /// without plans.
     pub plans: Option<Arc<BTreeMap<Box<str>, Arc<Policy>>>>,
-    /// The policy with other quotas, which decides in the shadow.
-    pub candidate: Option<Arc<Policy>>,
     /// How nodes spend units locally.
     pub lease: Option<Lease>,
     /// Whether checks may wait in line. Else a caller could close a key for an hour.

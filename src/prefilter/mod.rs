@@ -94,12 +94,6 @@ impl Prefilter {
         }
     }
 
-    /// An empty pre-filter of at most `max_keys` keys, for the same store.
-    #[must_use]
-    pub fn apart(&self, max_keys: u64) -> Self {
-        Self::new(max_keys, Duration::from_micros(self.max_denial), self.generations.clone())
-    }
-
     /// The generations of the slots of its store.
     pub fn generations(&self) -> Arc<Generations> {
         self.generations.clone()

@@ -74,12 +74,6 @@ impl MemoryStore {
         }
     }
 
-    /// An empty store with the same clock and as many places.
-    #[must_use]
-    pub fn beside(&self) -> Self {
-        Self::new(self.clock.clone(), self.max_keys())
-    }
-
     /// The same store with another name in the log.
     #[must_use]
     pub fn named(self, name: &'static str) -> Self {

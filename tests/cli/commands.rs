@@ -643,16 +643,6 @@ fn validate_warns_of_quotas_that_never_deny() {
 }
 
 #[test]
-fn validate_warns_of_a_candidate_with_the_quotas_of_its_policy() {
-    let warned = |candidate: &str| {
-        let policy = format!("policies: {{p: {{quotas: [5 per 1s], candidate: {{quotas: [{candidate}]}}}}}}");
-        run(&["validate", file_with(&policy).path().to_str().unwrap()], "").2
-    };
-    let warning = "warning: policy `p`: the candidate has the quotas of the policy, so it changes nothing\n";
-    assert_eq!([warned("5 per 1s"), warned("4 per 1s")], [warning, ""]);
-}
-
-#[test]
 fn validate_warns_of_leases_that_leave_less_than_usual() {
     let warned = |policy: &str| {
         let file = file_with(&format!("store: {{redis: [\"redis://127.0.0.1:6379\"]}}\npolicies: {{p: {{{policy}}}}}"));

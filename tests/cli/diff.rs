@@ -285,10 +285,6 @@ fn other_settings_than_quotas_are_named() {
         json!([{"setting": "quotas", "says": "1 per 1h -> x: 1 per 1h"}, {"setting": "tick", "says": "1m -> 2m"}])
     );
     assert_eq!(
-        changed(window, "{quotas: [1 per 1h], candidate: {quotas: [2 per 1h]}}"),
-        json!([{"setting": "candidate", "says": "none -> 2 per 1h"}])
-    );
-    assert_eq!(
         changed(window, "{quotas: [1 per 1h], lease: {span: 5s}}"),
         json!([{"setting": "lease", "says": "none -> span 5s, nodes 1"}])
     );

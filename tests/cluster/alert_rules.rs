@@ -22,13 +22,11 @@ fn alert_rules_pass_promtool_and_fire() {
 #[test]
 fn watched_metrics_exist_and_are_documented() {
     let policies = "policies: {default: {quotas: [5 per 1h], timeout: 5s, lease: {}}, \
-                    tried: {quotas: [5 per 1h], candidate: {quotas: [4 per 1h]}}, \
                     jobs: {hold: {ttl: 10s, in_flight: 4}, timeout: 5s}}";
     let file = config_on(&cluster::shared().seeds(), policies);
     let node = Node::with_config(&file);
     let key = unique("watched");
     http::post(&node.address, "/v1/check", format!(r#"{{"key": "{key}"}}"#));
-    http::post(&node.address, "/v1/check", format!(r#"{{"policy": "tried", "key": "{key}"}}"#));
     http::post(&node.address, "/v1/check", format!(r#"{{"policy": "jobs", "key": "{key}", "id": "run"}}"#));
     // Operations have no series before the first one.
     http::get(&node.address, &format!("/v1/usage?policy=default&key={key}"));

@@ -17,7 +17,6 @@ policies:
   two: {quotas: [2 per 1h], timeout: 2s}
   deny: {quotas: [5 per 1h], on_store_failure: deny}
   error: {quotas: [5 per 1h], on_store_failure: error}
-  candidate: {quotas: [5 per 1h], candidate: {quotas: [1 per 1h]}}
   leased: {quotas: [5 per 1h], lease: {span: auto}}
 ";
 
@@ -38,7 +37,6 @@ const NAMES: &[(&str, &str, &[&str])] = &[
     ("tollgate_prefilter_denials_total", "counter", &[]),
     ("tollgate_prefilter_evictions_total", "counter", &[]),
     ("tollgate_fallback_total", "counter", &["mode", "cause"]),
-    ("tollgate_candidate_checks_total", "counter", &["policy", "verdict"]),
     ("tollgate_leases_open", "gauge", &[]),
     ("tollgate_lease_units_total", "counter", &["fate", "holder"]),
     ("tollgate_shed_total", "counter", &[]),
@@ -75,8 +73,6 @@ fn every_metric_is_exposed_and_passes_promtool() {
         .map(number)
         .sum();
     assert_eq!(calls, 2.0);
-    ask(&node, "candidate", &key);
-    let text = node.metrics();
     for (name, kind, labels) in NAMES {
         assert!(text.contains(&format!("# HELP {name} ")), "no help for {name}:\n{text}");
         assert!(text.contains(&format!("# TYPE {name} {kind}\n")), "{name} is no {kind}:\n{text}");

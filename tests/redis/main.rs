@@ -8,7 +8,6 @@ mod support;
 
 mod algorithms;
 mod auth;
-mod candidates;
 mod changed_rates;
 mod clocks;
 mod corrupt_keys;

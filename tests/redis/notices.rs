@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tollgate::store::redis::Registry;
 
@@ -102,7 +102,11 @@ fn notices_push_no_act_out_of_the_audit() {
     wait_until("all notices are taken", || count(&node, "p", "sent") == 2_000);
     let mut cursor = String::new();
     loop {
-        let page = http::get(&node.address, &format!("/v1/audit?policy=p{cursor}")).json();
+        let mut page = Value::Null;
+        wait_until("the node reads the audit", || {
+            page = http::get(&node.address, &format!("/v1/audit?policy=p{cursor}")).json();
+            page["entries"].is_array()
+        });
         let mut entries = page["entries"].as_array().unwrap().iter();
         if entries.any(|entry| entry["match"] == format!("key:{act}") && entry["kind"] == "reset") {
             break;

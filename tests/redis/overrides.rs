@@ -52,11 +52,15 @@ fn limit(node: &Node, policy: &str, key: &str) -> Value {
     node.check(policy, key, 0)["limit"].clone()
 }
 
+/// A busy server may answer late, and then there is no list.
 fn audit(node: &Node, policy: &str) -> Vec<Value> {
-    http::get(&node.address, &format!("/v1/audit?policy={policy}")).json()["entries"]
-        .as_array()
-        .unwrap()
-        .clone()
+    let mut entries = None;
+    wait_until("the node reads the audit", || {
+        let answer = http::get(&node.address, &format!("/v1/audit?policy={policy}")).json();
+        entries = answer["entries"].as_array().cloned();
+        entries.is_some()
+    });
+    entries.unwrap()
 }
 
 #[test]
@@ -317,20 +321,18 @@ fn idle_node_asks_few_commands_whatever_the_number_of_parts() {
                 assert_eq!(change(&node, "PUT", &policy, &body).status, 200);
             }
         }
-        let asked = || server.calls(["mget"])[0];
-        // The last change may still be asked for.
-        let (first, mut begun) = (asked(), None);
-        wait_until("the node is idle", || asked() >= first + 4);
-        let before = (asked(), server.calls(ASKED));
-        wait_until("five seconds of looks have passed", || {
-            begun.get_or_insert_with(now).elapsed() > Duration::from_secs(5)
+        // A node that has just started reads each part, and the last change may still be asked for.
+        wait_until(&format!("the node is quiet {when}"), || {
+            let (before, mut begun) = (server.calls(ASKED), None);
+            wait_until("five seconds of looks have passed", || {
+                begun.get_or_insert_with(now).elapsed() > Duration::from_secs(5)
+            });
+            let counts: Vec<u64> =
+                server.calls(ASKED).iter().zip(before).map(|(after, before)| after - before).collect();
+            println!("{when}: {} commands in 5 s: {ASKED:?} {counts:?}", counts.iter().sum::<u64>());
+            assert!(counts[0] <= 11, "{when}: {} looks in 5 s", counts[0]);
+            counts[0] >= 5 && counts.iter().sum::<u64>() <= 5 * most
         });
-        let looks = asked() - before.0;
-        let counts: Vec<u64> = server.calls(ASKED).iter().zip(before.1).map(|(after, before)| after - before).collect();
-        let sum: u64 = counts.iter().sum();
-        println!("{when}: {looks} looks and {sum} commands in 5 s: {ASKED:?} {counts:?}");
-        assert!((5..=11).contains(&looks), "{when}: {looks} looks in 5 s");
-        assert!(sum <= 5 * most, "{when}: {sum} commands in 5 s: {ASKED:?} {counts:?}");
     }
 }
 

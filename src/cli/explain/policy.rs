@@ -50,10 +50,6 @@ pub(super) fn explain(config: &Config, policy: &str, written: &str) -> Result<Va
             "on_expiry": on_expiry.name(),
         })),
         "redis": counted.map(|policy| redis(config, policy, &key)),
-        "candidate": counted.and_then(|policy| policy.options.candidate.as_ref()).map(|candidate| json!({
-            "quotas": candidate.quotas.iter().map(quota).collect::<Vec<_>>(),
-            "redis": redis(config, candidate, &key),
-        })),
     }))
 }
 
@@ -136,9 +132,6 @@ pub(super) fn text(told: &Value) -> Vec<(&'static str, String)> {
         lines.push(("slot", format!("{}{used}", redis["slot"])));
         lines.extend(array(&redis["keys"]).iter().map(|key| ("redis", word(key))));
     }
-    let (candidate, suffix) = (&told["candidate"], " (candidate)");
-    lines.extend(quotas(&candidate["quotas"], suffix));
-    lines.extend(array(&candidate["redis"]["keys"]).iter().map(|key| ("redis", word(key) + suffix)));
     lines
 }
 

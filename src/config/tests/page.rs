@@ -152,7 +152,6 @@ impl Row {
             "key",
             "list",
             "override_",
-            "candidate",
             "plan",
             "lease",
             "hold",

@@ -16,7 +16,7 @@ use crate::config::settings::rows;
 const FILE: &str = "docs/tollgate.schema.json";
 
 /// The settings whose values are mappings or lists of another section, by their sections.
-const NESTED: [(&str, &str, &str); 44] = [
+const NESTED: [(&str, &str, &str); 42] = [
     ("root", "store", "store"),
     ("root", "prefilter", "prefilter"),
     ("root", "fallback", "fallback"),
@@ -49,11 +49,9 @@ const NESTED: [(&str, &str, &str); 44] = [
     ("policy", "deny", "list"),
     ("policy", "allow", "list"),
     ("policy", "overrides", "[override_"),
-    ("policy", "candidate", "candidate"),
     ("policy", "lease", "lease"),
     ("override_", "match", "match_"),
     ("override_", "quotas", "[quota"),
-    ("candidate", "quotas", "[quota"),
     ("gate", "rules", "[gate_rule"),
     ("gate_rule", "match", "gate_match"),
     ("gate_rule", "checks", "[gate_check"),

@@ -103,8 +103,6 @@ metrics! {
         /// Checks that were answered without the store, by the policy's way to do so and by what
         /// kept the store from it.
         pub fallback: Family<u64> = "tollgate_fallback",
-        /// Checks that a candidate decided beside its policy, by the comparison of both.
-        pub candidate_checks: Family<u64> = "tollgate_candidate_checks",
         /// Leases that this node buys, holds or returns.
         pub leases_open: Family<f64> = "tollgate_leases_open",
         /// Units that this node bought by leases or sold to callers, and what became of them: spent,
