@@ -42,7 +42,6 @@ impl TokenBucket {
     /// carried debt ends when its writer's rate has repaid it.
     fn debt_at(&self, terms: Terms, now: Micros) -> u64 {
         match now.checked_sub(self.at) {
-            _ if self.debt == 0 => 0,
             _ if self.carried.as_ref().is_some_and(|carried| now >= carried.until) => 0,
             Some(since) => self.debt.saturating_sub(terms.repaid.saturating_mul(since)),
             None => self.debt.saturating_add(terms.repaid.saturating_mul(self.at - now)),

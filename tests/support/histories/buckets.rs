@@ -48,7 +48,8 @@ impl Columns {
         if self.is_uncertain || book.stepped_back {
             // A clock that steps back while a bucket has two rates may admit a burst once more
             // (docs/guarantees.md, Clocks).
-            let has_two_rates = self.columns.iter().any(|column| column.rates.len() > 1);
+            let has_others = self.columns.len() > call.policy.quotas.len();
+            let has_two_rates = has_others || self.columns.iter().any(|column| column.rates.len() > 1);
             // A give-back came later than the charges behind the step.
             self.is_uncertain |= has_two_rates || book.has_given_back || !book.refunds.is_empty();
         }
@@ -61,7 +62,7 @@ impl Columns {
             let columns = self.matched(book, &charge.quotas, call.now);
             for (quota, column) in columns.into_iter().enumerate() {
                 if line::started(call).is_some() {
-                    self.columns[column].in_order(book, charge, call.now)?;
+                    self.columns[column].in_order(book, charge)?;
                 }
                 self.columns[column].charges.push((place, quota));
                 let is_back = book.stepped_back && self.columns[column].rates.len() > 1;
@@ -169,8 +170,12 @@ impl Column {
 
     /// Nothing starts before a place that is held. Plans whose buckets all owe have lines of their own
     /// (docs/guarantees.md, Starts in line).
-    fn in_order(&self, book: &Book, charge: &Charge, now: Micros) -> Result<(), String> {
-        let held = self.charges.iter().map(|(place, _)| &book.charges[*place]).filter(|before| before.is_held(now));
+    fn in_order(&self, book: &Book, charge: &Charge) -> Result<(), String> {
+        let held = self
+            .charges
+            .iter()
+            .map(|(place, _)| &book.charges[*place])
+            .filter(|before| before.is_held(book.latest));
         match held.map(|before| before.at).max().filter(|held| *held > charge.at) {
             Some(held) => Err(format!("starts {} us before a place that is held", held - charge.at)),
             None => Ok(()),

@@ -12,7 +12,8 @@ use super::ledger::Wrong;
 /// Judges the starts that a call gives. `book` is from before the call.
 pub fn before(book: &Book, call: &Call, is_one_rate: bool) -> Result<(), Wrong> {
     let Some((cost, start, longest)) = started(call) else { return Ok(()) };
-    let held = book.charges.iter().filter(|charge| charge.is_held(call.now)).map(|charge| charge.at).max();
+    let held = book.charges.iter().filter(|charge| charge.is_held(book.latest.max(call.now)));
+    let held = held.map(|charge| charge.at).max();
     if !is_one_rate {
         // The judge of the columns knows which of them share a line (`buckets.rs`).
         return Ok(());

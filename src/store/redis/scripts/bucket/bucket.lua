@@ -19,7 +19,7 @@ end
 
 -- The debt at an instant.
 local function owed_at(instant, repaid, at, debt)
-  return debt > 0 and math.max(0, debt - repaid * (instant - at)) or 0
+  return math.max(0, debt - repaid * (instant - at))
 end
 
 local function standing(repaid, price, burst, _, _, _, at, debt)

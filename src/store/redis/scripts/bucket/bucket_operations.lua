@@ -21,7 +21,7 @@ local function fits_after(q, cost, at, debt, ends)
   local excess = debt - (burst - cost) * price
   local open = tail[q] ~= '' and math.max(now, line_of(tail[q])) or now
   local fits_at = math.min(at + math.ceil(excess / repaid), ends or math.huge)
-  return debt > 0 and math.max(open, fits_at) - now or open - now
+  return math.max(open, fits_at) - now
 end
 
 -- After the charge, which converts a debt for good.
