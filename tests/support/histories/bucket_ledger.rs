@@ -47,7 +47,10 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
     let most = charge.parts.iter().copied().max().unwrap_or(0).min(rest);
     match (least..=most).contains(&given) {
         true => Ok(()),
-        false => Err(("refund", format!("{given} of {least} to {most} units given back after {} us: {charge:?}", until - charge.at))),
+        false => Err((
+            "refund",
+            format!("{given} of {least} to {most} units given back after {} us: {charge:?}", until - charge.at),
+        )),
     }
 }
 
