@@ -112,6 +112,7 @@ pub struct Book {
     pub stepped_back: bool,
     /// The instant of the last reset, us.
     pub reset_at: Micros,
+    /// Whether a charge was given back: later than the charges behind a step of the clock.
     pub has_given_back: bool,
     /// What undoes the charges that a reset has forgotten.
     pub forgotten: Vec<Owner>,
@@ -284,6 +285,7 @@ impl Book {
         self.is_mixed |= given > 0 && !self.refunds.is_empty();
         // After a step back a reset does not forget what lies behind it.
         self.is_mixed |= given > 0 && self.stepped_back && self.forgotten.contains(owner);
+        self.has_given_back |= given > 0;
         let until = self.latest_start(now);
         if let Some(charge) = self.charges.iter_mut().rev().find(|charge| charge.owner == *owner) {
             let mut places = 0..charge.quotas.len();
@@ -335,6 +337,7 @@ impl Book {
                 if call.now < hold.until {
                     charge.give(u64::MAX);
                     charge.is_released = true;
+                    self.has_given_back = true;
                     self.is_mixed |= is_mixed;
                 }
             }
