@@ -344,11 +344,14 @@ impl<'a> Choices<'a> {
         }
     }
 
-    /// Sees where the line ends after a leave.
+    /// Sees where the line ends after a leave, and with a whole burst what the buckets still owe.
     fn next_in_line(&mut self, step: &Step) -> Option<Step> {
         let policy = self.files[step.file].checks(step.by).clone();
         let is_held = policy.options.hold.is_some();
-        (policy.algorithm == Algorithm::TokenBucket).then(|| Step { op: self.wait(step, 1, is_held), ..step.clone() })
+        let burst = policy.quotas.iter().map(|quota| quota.limit.get()).min().unwrap_or(1);
+        let cost = if self.dice.below(2) == 0 { 1 } else { burst };
+        (policy.algorithm == Algorithm::TokenBucket)
+            .then(|| Step { op: self.wait(step, cost, is_held), ..step.clone() })
     }
 
     fn id(&mut self) -> Number {
