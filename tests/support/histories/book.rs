@@ -88,6 +88,9 @@ pub struct Charge {
     pub is_released: bool,
     /// Whether its caller has left the line before its start.
     pub has_left: bool,
+    /// Whether some of its buckets may have given back less than the one that gave most, of which the
+    /// answer tells.
+    pub may_owe_more: bool,
 }
 
 /// A refund by cost.
@@ -109,6 +112,7 @@ pub struct Book {
     pub stepped_back: bool,
     /// The instant of the last reset, us.
     pub reset_at: Micros,
+    /// Whether a charge was given back: later than the charges behind a step of the clock.
     pub has_given_back: bool,
     /// What undoes the charges that a reset has forgotten.
     pub forgotten: Vec<Owner>,
@@ -161,23 +165,25 @@ impl Book {
 
     fn give_back(&mut self, call: &Call, work: &Work, done: &Done) {
         match (work, done) {
-            (Work::GiveBack(_) | Work::Return(_), Done::Refunded(_, given)) => self.undo(&by_number(call), *given),
+            (Work::GiveBack(_) | Work::Return(_), Done::Refunded(_, given)) => {
+                self.undo(&by_number(call), *given, call.now);
+            }
             (Work::RefundOnce(id) | Work::Undo(id), Done::Refunded(_, given)) => {
-                self.undo(&Owner::Id(id.clone()), *given);
+                self.undo(&Owner::Id(id.clone()), *given, call.now);
                 self.leave(id, call.now);
             }
             (Work::Settle { id, cost }, Done::Settled(taken, Some(made))) if !made.replayed => {
                 if *cost == Some(0) {
                     self.leave(id, call.now);
                 }
-                self.undo(&Owner::Id(id.clone()), made.refunded);
+                self.undo(&Owner::Id(id.clone()), made.refunded, call.now);
                 let drained = &taken.ruling.verdicts[0];
                 if drained.parts.is_some() {
                     self.charge(call, drained, Owner::Nobody);
                 }
             }
             (Work::Settle { id, .. }, Done::Returned(_, SoldEnd::Settled { returned, replayed: false, .. })) => {
-                self.undo(&Owner::Sale(id.clone()), *returned);
+                self.undo(&Owner::Sale(id.clone()), *returned, call.now);
             }
             (Work::Refund(_), Done::Refunded(_, given)) if *given > 0 => {
                 let (quotas, after) = (call.policy.quotas.clone(), self.charges.len());
@@ -230,6 +236,8 @@ impl Book {
         let is_drained = matches!(call.work, Work::Drain(_) | Work::Once { over: Over::Drain, .. })
             || is_of_ticks && matches!(call.work, Work::Settle { .. });
         let at = call.now + ahead + verdict.start_after;
+        // An id whose record an undo has forgotten may charge again.
+        self.forgotten.retain(|forgotten| *forgotten != owner);
         self.charges.push(Charge {
             at,
             recorded: quotas.iter().map(|quota| self.recorded(quota, at)).collect(),
@@ -245,6 +253,7 @@ impl Book {
             is_over: false,
             is_released: false,
             has_left: false,
+            may_owe_more: false,
         });
     }
 
@@ -272,15 +281,25 @@ impl Book {
         })
     }
 
-    fn undo(&mut self, owner: &Owner, given: u64) {
+    fn undo(&mut self, owner: &Owner, given: u64, now: Micros) {
         self.is_mixed |= given > 0 && !self.refunds.is_empty();
         // After a step back a reset does not forget what lies behind it.
         self.is_mixed |= given > 0 && self.stepped_back && self.forgotten.contains(owner);
+        self.has_given_back |= given > 0;
+        let until = self.latest_start(now);
         if let Some(charge) = self.charges.iter_mut().rev().find(|charge| charge.owner == *owner) {
+            let mut places = 0..charge.quotas.len();
+            charge.may_owe_more |=
+                charge.at <= now && places.any(|place| charge.unpaid(place, until) < given.min(charge.parts[place]));
             charge.give(given);
             charge.end();
             charge.is_over = true;
         }
+    }
+
+    /// When a refund takes effect: beside a line after the last place, us.
+    pub fn latest_start(&self, now: Micros) -> Micros {
+        self.charges.iter().map(|charge| charge.at).max().unwrap_or(0).max(now)
     }
 
     /// The last charge that this undoes.
@@ -318,6 +337,7 @@ impl Book {
                 if call.now < hold.until {
                     charge.give(u64::MAX);
                     charge.is_released = true;
+                    self.has_given_back = true;
                     self.is_mixed |= is_mixed;
                 }
             }
@@ -357,6 +377,15 @@ impl Charge {
 
     pub fn is_due(&self) -> bool {
         self.hold.is_some_and(|hold| hold.is_due)
+    }
+
+    /// The units, rounded up, that a bucket cannot have refilled until an instant; all of another quota.
+    pub fn unpaid(&self, place: usize, until: Micros) -> u64 {
+        let part = self.parts[place];
+        let Rule::TokenBucket(rate) = self.quotas[place].rule else { return part };
+        let repaid = u128::from(until - self.at) * u128::from(rate.units.get());
+        let left = (u128::from(part) * u128::from(rate.per)).saturating_sub(repaid);
+        u64::try_from(left.div_ceil(u128::from(rate.per))).unwrap_or(u64::MAX)
     }
 
     /// The units that count now in a quota, by its place among those of the charge.

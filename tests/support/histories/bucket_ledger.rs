@@ -41,21 +41,16 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
         // `line.rs` judges what leaves the line.
         return Ok(());
     }
-    // Beside a line a refund takes effect after the last place.
-    let last = book.charges.iter().map(|charge| charge.at).max().unwrap_or(0);
-    let since = call.now.max(last) - charge.at;
-    let unpaid = |(place, part): (usize, &u64)| {
-        let Rule::TokenBucket(rate) = charge.quotas[place].rule else { return 0 };
-        let repaid = u128::from(since) * u128::from(rate.units.get());
-        let left = (u128::from(*part) * u128::from(rate.per)).saturating_sub(repaid).div_ceil(u128::from(rate.per));
-        u64::try_from(left).unwrap_or(u64::MAX).min(rest)
-    };
-    let least =
-        if book.refunds.is_empty() { charge.parts.iter().enumerate().map(unpaid).max().unwrap_or(0) } else { 0 };
+    let until = book.latest_start(call.now);
+    let unpaid = (0..charge.parts.len()).map(|place| charge.unpaid(place, until).min(rest));
+    let least = if book.refunds.is_empty() { unpaid.max().unwrap_or(0) } else { 0 };
     let most = charge.parts.iter().copied().max().unwrap_or(0).min(rest);
     match (least..=most).contains(&given) {
         true => Ok(()),
-        false => Err(("refund", format!("{given} of {least} to {most} units given back after {since} us: {charge:?}"))),
+        false => Err((
+            "refund",
+            format!("{given} of {least} to {most} units given back after {} us: {charge:?}", until - charge.at),
+        )),
     }
 }
 
@@ -72,7 +67,7 @@ pub fn after(book: &Book, call: &Call, refunds: u64) -> Result<(), Wrong> {
         let Rule::TokenBucket(rate) = quota.rule else { continue };
         let left = left(book, (place, rate), quota.limit.get(), call.now);
         // An expiry gives back what cannot have refilled, and no answer tells how much that is.
-        let may_be_less = book.charges.iter().any(|charge| charge.is_released);
+        let may_be_less = book.charges.iter().any(|charge| charge.is_released || charge.may_owe_more);
         if state.remaining > left || !may_be_less && state.remaining + refunds < left {
             let told = format!(
                 "{} to {left} units are left of {quota:?}, not {}",

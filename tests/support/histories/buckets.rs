@@ -197,10 +197,12 @@ impl Column {
     /// (docs/http-api.md, Usage that is known afterwards), so it ends none.
     fn judge(&self, book: &Book) -> Result<(), String> {
         let log = self.log(book);
-        let (mut sum, mut latest) = (0, 0);
+        let (mut sum, mut earliest, mut latest) = (0, Micros::MAX, 0);
         for (at, units, _) in log.iter().rev().filter(|(_, units, _)| *units != 0) {
+            // Behind a step back lie earlier instants of the interval.
+            earliest = if book.stepped_back { earliest.min(*at) } else { *at };
             (sum, latest) = (sum + units, latest.max(*at));
-            let span = u128::from(latest - at);
+            let span = u128::from(latest - earliest);
             let refilled =
                 self.rates.iter().map(|rate| span * u128::from(rate.units.get()) / u128::from(rate.per)).max();
             let bound = u128::from(self.bursts) + refilled.unwrap_or(0);

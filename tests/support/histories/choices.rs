@@ -100,14 +100,12 @@ impl<'a> Choices<'a> {
         if let Some(id) = self.leaving.pop() {
             let by = if self.is_overridden { By::Override } else { By::Policy };
             let step = Step { after: self.after, file: self.file, by, op: Op::RefundId(id) };
-            if self.leaving.is_empty() && self.files[self.file].checks(by).algorithm == Algorithm::TokenBucket {
-                // The next one sees where the line ends.
-                let is_held = self.files[self.file].checks(by).options.hold.is_some();
-                self.again = Some(Step { op: self.wait(&step, 1, is_held), ..step.clone() });
+            if self.leaving.is_empty() {
+                self.again = self.next_in_line(&step);
             }
             return Some(step);
         }
-        let changes = if self.is_mixed { 2 } else { 20 };
+        let changes = if self.is_mixed { 2 } else { 12 };
         if self.filter.has(Feature::Reload) && self.dice.below(changes) == 0 {
             self.file = self.dice.place(self.files.len());
         }
@@ -198,13 +196,14 @@ impl<'a> Choices<'a> {
         let present = self.files[step.file].present(step.by).clone();
         let (is_held, leases) = (policy.options.hold.is_some(), policy.options.lease.is_some());
         let is_bucket = policy.algorithm == Algorithm::TokenBucket && !policy.quotas.is_empty();
+        let stands = self.ids.iter().any(|known| known.start > self.after);
         let has = |feature| self.filter.has(feature);
         let of = |is_chosen: bool, weight: u64| if is_chosen { weight } else { 0 };
         let weights: [u64; OPS] = [
             of(!is_held, 10),
             of(!is_held && has(Feature::Batch), 2),
             of(has(Feature::Look), 2),
-            of(has(Feature::Usage), 1),
+            of(has(Feature::Usage), 3),
             of(!is_held && has(Feature::Drain), 3),
             of(has(Feature::Ids) || is_held, if is_held { 14 } else { 6 }),
             of(has(Feature::Drain) && (has(Feature::Ids) || is_held), 2),
@@ -220,7 +219,7 @@ impl<'a> Choices<'a> {
             of(has(Feature::Settle) && !self.ids.is_empty(), if is_held || leases { 9 } else { 1 }),
             of(is_held && has(Feature::Renew), 3),
             of(has(Feature::Refund), 1),
-            of(has(Feature::RefundId), 4),
+            of(has(Feature::RefundId), if stands { 9 } else { 4 }),
             of(has(Feature::Reset) && self.dice.below(4) == 0, 2),
         ];
         let chosen: [u64; OPS] = std::array::from_fn(|kind| weights[kind] * self.factors[kind]);
@@ -279,7 +278,13 @@ impl<'a> Choices<'a> {
             }
             17 => Op::Renew(self.id()),
             18 => Op::Refund(self.cost(&present)),
-            19 => Op::RefundId(self.leaver().unwrap_or_else(|| self.id())),
+            19 => {
+                let leaver = self.leaver();
+                if leaver.is_some() && self.leaving.is_empty() && self.dice.below(2) == 0 {
+                    self.again = self.next_in_line(step);
+                }
+                Op::RefundId(leaver.unwrap_or_else(|| self.id()))
+            }
             _ => Op::Reset,
         };
     }
@@ -337,6 +342,16 @@ impl<'a> Choices<'a> {
             1 => (!standing.is_empty()).then(|| *self.dice.one_of(&standing)),
             _ => standing.last().copied(),
         }
+    }
+
+    /// Sees where the line ends after a leave, and with a whole burst what the buckets still owe.
+    fn next_in_line(&mut self, step: &Step) -> Option<Step> {
+        let policy = self.files[step.file].checks(step.by).clone();
+        let is_held = policy.options.hold.is_some();
+        let burst = policy.quotas.iter().map(|quota| quota.limit.get()).min().unwrap_or(1);
+        let cost = if self.dice.below(2) == 0 { 1 } else { burst };
+        (policy.algorithm == Algorithm::TokenBucket)
+            .then(|| Step { op: self.wait(step, cost, is_held), ..step.clone() })
     }
 
     fn id(&mut self) -> Number {
@@ -443,6 +458,11 @@ impl<'a> Choices<'a> {
                     }
                 }
                 Done::Renewed(Renewal::Open(left)) => after(*left),
+                // What a give-back leaves may be charged next.
+                Done::Refunded(taken, _) | Done::Settled(taken, _) | Done::Returned(taken, _) => {
+                    let quotas = taken.ruling.verdicts.iter().flat_map(|verdict| &verdict.quotas);
+                    self.left = quotas.map(|quota| quota.remaining).min().unwrap_or(self.left);
+                }
                 _ => {}
             }
         }

@@ -206,7 +206,9 @@ impl Pool {
 
 /// Writes the files of one history.
 pub fn files(dice: &mut Dice, filter: &Filter) -> Vec<File> {
-    let algorithm = *dice.one_of(filter.algorithms());
+    // Only token buckets have lines and debts of other rates, so they come more often.
+    let is_bucket = filter.algorithms().contains(&Algorithm::TokenBucket) && dice.below(4) == 0;
+    let algorithm = if is_bucket { Algorithm::TokenBucket } else { *dice.one_of(filter.algorithms()) };
     let pool = Pool::new(algorithm, dice, filter);
     let hold = (filter.has(Feature::Holds) && dice.below(2) == 0).then(|| hold(dice, filter));
     let lease = filter.has(Feature::Leases) && hold.is_none() && dice.below(3) == 0;

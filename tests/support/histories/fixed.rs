@@ -193,7 +193,7 @@ fn known_denial_of_a_hold() -> History {
 fn reloaded_expiry() -> History {
     let held = |on_expiry| with_hold(policy(&[(10, HOUR)]), SECOND, 5, on_expiry);
     let files = [OnExpiry::Charge, OnExpiry::Release].map(|on_expiry| file(held(on_expiry), held(on_expiry)));
-    history(files.into(), vec![(0, 0, BASE, check(1, 7)), (2 * SECOND, 1, BASE, Op::Look(10))])
+    history(files.into(), vec![(0, 0, BASE, check(1, 7)), (SECOND + SECOND / 2, 1, BASE, Op::Look(10))])
 }
 
 fn with_and_without_hold() -> Vec<File> {

@@ -23,7 +23,8 @@ pub fn before(book: &Book, call: &Call, is_one_rate: bool) -> Result<(), Wrong> 
     {
         return Err(("order", format!("starts {} us before a place that is held", held - start)));
     }
-    if book.is_back(call) || book.is_mixed || !book.refunds.is_empty() {
+    let may_owe_more = book.charges.iter().any(|charge| charge.may_owe_more);
+    if book.is_back(call) || book.is_mixed || !book.refunds.is_empty() || may_owe_more {
         return Ok(());
     }
     let Some((earliest, place)) = earliest(book, call, cost, held.unwrap_or(0)) else { return Ok(()) };

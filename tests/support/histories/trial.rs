@@ -127,7 +127,8 @@ impl<'a, A: Runs, B: Runs> Trial<'a, A, B> {
             let line = line::before(&self.book, call, is_one_rate);
             line.map_err(|(what, reason)| self.fault("line", what, reason))?;
             let made = self.book.note(call);
-            self.refunds += u64::from(matches!(call.done, Done::Refunded(_, 1..) | Done::Settled(..)));
+            let gives_back = matches!(call.done, Done::Refunded(_, 1..) | Done::Settled(..) | Done::Returned(..));
+            self.refunds += u64::from(gives_back);
             let wrong = |(what, reason): ledger::Wrong| self.fault("ledger", what, reason);
             ledger::after(&self.book, call).map_err(wrong)?;
             if is_one_rate {
