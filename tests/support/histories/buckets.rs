@@ -28,6 +28,8 @@ struct Column {
     /// The bursts and rates in force.
     bursts: u64,
     rates: Vec<Rate>,
+    /// Whether its quota was repaid, and has taken over the debt of another rate.
+    is_gone: bool,
 }
 
 #[derive(Debug, Default)]
@@ -93,12 +95,15 @@ impl Columns {
             self.columns.clear();
         }
         let of_rate = |rate: &Rate| {
-            (0..self.columns.len()).find(|column| faster(self.columns[*column].rate, *rate) == Ordering::Equal)
+            (0..self.columns.len()).find(|column| {
+                !self.columns[*column].is_gone && faster(self.columns[*column].rate, *rate) == Ordering::Equal
+            })
         };
         let own: Vec<Option<usize>> = rates.iter().map(of_rate).collect();
         let owes = |column: &usize| debts[*column] > 0.0;
         let mut found: Vec<Option<usize>> = own.iter().map(|column| column.filter(owes)).collect();
-        let mut free: Vec<usize> = (0..self.columns.len()).filter(|column| !own.contains(&Some(*column))).collect();
+        let is_free = |column: &usize| !self.columns[*column].is_gone && !own.contains(&Some(*column));
+        let mut free: Vec<usize> = (0..self.columns.len()).filter(is_free).collect();
         free.sort_by(|a, b| faster(self.columns[*a].rate, self.columns[*b].rate));
         let (owing, repaid): (Vec<usize>, Vec<usize>) = free.into_iter().partition(owes);
         let mut without: Vec<usize> = (0..rates.len()).filter(|quota| found[*quota].is_none()).collect();
@@ -113,6 +118,9 @@ impl Columns {
         }
         for quota in 0..found.len() {
             found[quota] = found[quota].or(own[quota]);
+            if let Some(own) = own[quota].filter(|own| found[quota] != Some(*own)) {
+                self.columns[own].is_gone = true;
+            }
         }
         found
             .into_iter()
@@ -121,7 +129,7 @@ impl Columns {
                 let (rate, burst) = (rates[quota], quotas[quota].limit.get());
                 let place = column.unwrap_or_else(|| {
                     let (charges, refunds, rates) = Default::default();
-                    self.columns.push(Column { rate, charges, refunds, bursts: 0, rates });
+                    self.columns.push(Column { rate, charges, refunds, bursts: 0, rates, is_gone: false });
                     self.columns.len() - 1
                 });
                 let column = &mut self.columns[place];
