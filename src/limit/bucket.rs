@@ -162,14 +162,16 @@ impl TokenBucket {
     /// counted another rate's fractions.
     pub fn without_place(&self, before: &Self, is_same_rate: bool) -> Option<Self> {
         let (after, mut before) = (self.ledger.as_ref()?, before.clone());
-        let known = before.ledger.as_ref().filter(|_| is_same_rate).map_or(0, |ledger| ledger.refunded);
+        // A place that starts when all is repaid begins a ledger, whose sum of refunds is 0.
+        let goes_on = |ledger: &&Box<Ledger>| is_same_rate && after.born <= ledger.last;
+        let known = before.ledger.as_ref().filter(goes_on).map_or(0, |ledger| ledger.refunded);
         let given = after.refunded.checked_sub(known)?;
         match &mut before.ledger {
             None if given > 0 => return None,
             _ if given > 0 && !is_same_rate => return None,
             Some(ledger) if is_same_rate => {
                 before.debt = before.debt.saturating_sub(given);
-                (ledger.last, ledger.refunded) = (after.last, after.refunded);
+                (ledger.last, ledger.refunded) = (after.last, ledger.refunded + given);
             }
             _ => {}
         }

@@ -63,7 +63,7 @@ impl Columns {
             let charge = &book.charges[place];
             let columns = self.matched(book, &charge.quotas, call.now);
             for (quota, column) in columns.into_iter().enumerate() {
-                if line::started(call).is_some() {
+                if !self.is_uncertain && line::started(call).is_some() {
                     self.columns[column].in_order(book, charge)?;
                 }
                 self.columns[column].charges.push((place, quota));

@@ -52,18 +52,19 @@ local function column_before(source, after, tail)
   local column = {kind = string.sub(source, 1, 16), tail = string.sub(source, 33)}
   column.a, column.b, column.first, column.second = struct.unpack('>I8I8I8I8', source)
   local is_same = column.a == after.a and column.b == after.b
-  local _, _, last, _, refunded = struct.unpack(NUMBERS, tail)
-  local marked, born, _, line, known, cleared = 0, 0, 0, 0, 0, 0
+  local _, began, last, _, refunded = struct.unpack(NUMBERS, tail)
+  local marked, born, before, line, known, cleared = 0, 0, 0, 0, 0, 0
   if is_same and column.tail ~= '' then
-    marked, born, _, line, known, cleared = struct.unpack(NUMBERS, column.tail)
+    marked, born, before, line, known, cleared = struct.unpack(NUMBERS, column.tail)
   end
-  local given = refunded - known
+  -- A place that starts when all is repaid begins a ledger, whose sum of refunds is 0.
+  local given = began > before and refunded or refunded - known
   if given ~= 0 and (given < 0 or not is_same or column.tail == '') then
     return nil
   end
   if is_same and column.tail ~= '' then
     column.second = math.max(0, column.second - given)
-    local numbers = struct.pack(NUMBERS, marked, born, last, line, refunded, cleared, 0)
+    local numbers = struct.pack(NUMBERS, marked, born, last, line, known + given, cleared, 0)
     column.tail = numbers .. string.sub(column.tail, NUMBERED + 1)
   end
   return column
