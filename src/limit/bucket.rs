@@ -163,8 +163,8 @@ impl TokenBucket {
     pub fn without_place(&self, before: &Self, is_same_rate: bool) -> Option<Self> {
         let (after, mut before) = (self.ledger.as_ref()?, before.clone());
         // A place that starts when all is repaid begins a ledger, whose sum of refunds is 0.
-        let goes_on = |ledger: &&Box<Ledger>| is_same_rate && after.born <= ledger.last;
-        let known = before.ledger.as_ref().filter(goes_on).map_or(0, |ledger| ledger.refunded);
+        let goes_on = |ledger: &&Ledger| is_same_rate && after.born <= ledger.last;
+        let known = before.ledger.as_deref().filter(goes_on).map_or(0, |ledger| ledger.refunded);
         let given = after.refunded.checked_sub(known)?;
         match &mut before.ledger {
             None if given > 0 => return None,

@@ -153,7 +153,7 @@ fn covering<'a>(policy: &'a Arc<Policy>, pattern: Pattern<'_>) -> Option<Found<'
     listed(List::Deny, &lists.deny).or_else(|| listed(List::Allow, &lists.allow)).or_else(counted)
 }
 
-/// Why a policy gives less than another one.
+/// A limit of which a policy gives less than another one.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Less {
     /// Its keys were not counted at all.
@@ -185,7 +185,7 @@ impl fmt::Display for Less {
     }
 }
 
-/// Why `next` gives less than `present`, if it does. Another window counts as less.
+/// The first limit of which `next` gives less than `present`. Another window counts as less.
 pub(super) fn less(present: &Policy, next: &Policy) -> Option<Less> {
     for quota in &present.quotas {
         let Some(same) = next.quotas.iter().find(|next| is_comparable(quota, next)) else {

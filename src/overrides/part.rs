@@ -68,6 +68,14 @@ struct Missing {
     ended: usize,
 }
 
+/// The content of a part in Redis.
+struct Pulled {
+    /// The versions of entries and removals.
+    versions: HashMap<Name, u64>,
+    /// Entries whose time is over, which the server has not yet dropped.
+    ended: Vec<Arc<Entry>>,
+}
+
 impl FollowedPart {
     pub(super) fn is_loaded(&self) -> bool {
         self.is_loaded.load(Ordering::Relaxed)
@@ -234,12 +242,16 @@ impl Followed {
     /// Compares all entries of a part: the greater version of each stands, here and in Redis.
     async fn compare(&self, number: usize, look: &RecordChanges, map: &Map) -> Result<(), StoreError> {
         let part = &self.parts[number];
-        let found = self.pull(number, look, map).await?;
+        let Pulled { versions: found, ended } = self.pull(number, look, map).await?;
         let is_newer = |name: &Name, version: u64| found.get(name).is_none_or(|found| *found < version);
         let (entries, removals, dropped) = map.of_part(number);
         let lives = |entry: &Arc<Entry>| entry.expires_at > look.now;
-        let mut missing: Vec<_> =
-            entries.into_iter().filter(|entry| is_newer(&entry.name, entry.version) && lives(entry)).collect();
+        let (mut missing, present): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|entry| is_newer(&entry.name, entry.version));
+        missing.retain(lives);
+        // The sorted set of ends may be lost alone, and the server drops nothing without it.
+        let has_end = |entry: &Arc<Entry>| entry.ends() > 0;
+        let ends: Vec<_> = present.into_iter().filter(has_end).chain(ended).filter(|_| look.is_damaged).collect();
         let mut removals: Vec<_> = removals.into_iter().filter(|(name, version)| is_newer(name, *version)).collect();
         let known = part.known().clone();
         if part.is_loaded() && look.state.as_ref().is_some_and(|state| state.dropped > known.version) {
@@ -253,8 +265,9 @@ impl Followed {
         let registry = known.state.as_ref().map(|state| state.registry().to_owned());
         let mut next = Known { version: look.newest, state: look.state.clone(), seen_at: look.now, ..known.clone() };
         if look.state.is_none() || look.is_damaged || !missing.is_empty() || !removals.is_empty() {
+            let entries: Vec<_> = missing.into_iter().chain(ends).collect();
             let (state, before) =
-                self.write_back(number, (known.version, dropped), registry, &missing, &removals).await?;
+                self.write_back(number, (known.version, dropped), registry, &entries, &removals).await?;
             // Otherwise others have changed the part meanwhile, and the node looks again.
             if before == look.newest {
                 next.version = state.newest;
@@ -270,10 +283,10 @@ impl Followed {
         Ok(())
     }
 
-    /// Puts the entries and the removals of a part into force as far as they are newer. Returns all
-    /// versions. Changes after the look are applied next, whether or not a page has them already.
-    async fn pull(&self, number: usize, look: &RecordChanges, map: &Map) -> Result<HashMap<Name, u64>, StoreError> {
-        let (part, mut cursor, mut found) = (&self.parts[number], 0, HashMap::new());
+    /// Puts the entries and the removals of a part into force as far as they are newer. Changes after
+    /// the look are applied next, whether or not a page has them already.
+    async fn pull(&self, number: usize, look: &RecordChanges, map: &Map) -> Result<Pulled, StoreError> {
+        let (part, mut cursor, mut found, mut ended) = (&self.parts[number], 0, HashMap::new(), Vec::new());
         loop {
             let (next, records) = self.registry.page(number, cursor).await?;
             for (name, text) in records {
@@ -283,8 +296,11 @@ impl Followed {
                 let (name, version) = (entry.name.clone(), entry.version);
                 if entry.expires_at <= look.now {
                     part.note_end();
+                    map.apply(&name, version, None);
+                    ended.push(Arc::new(entry));
+                } else {
+                    map.apply(&name, version, Some(entry));
                 }
-                map.apply(&name, version, Some(entry).filter(|entry| entry.expires_at > look.now));
                 found.insert(name, version);
             }
             cursor = next;
@@ -298,11 +314,11 @@ impl Followed {
             let known = found.entry(name).or_default();
             *known = version.max(*known);
         }
-        Ok(found)
+        Ok(Pulled { versions: found, ended })
     }
 
-    /// Writes entries and removals back. Returns the state of the part, and its newest version
-    /// before.
+    /// Writes entries and removals back, and the ends of entries that Redis has. Returns the state of
+    /// the part, and its newest version before.
     async fn write_back(
         &self,
         number: usize,

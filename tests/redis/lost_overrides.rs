@@ -43,6 +43,19 @@ fn records(server: &Server) -> Vec<(String, String)> {
     all
 }
 
+/// When each record ends, us.
+fn ends(server: &Server) -> Vec<(String, String)> {
+    let mut connection = server.connection().unwrap();
+    let mut all: Vec<(String, String)> = Vec::new();
+    for key in keys(server, "*ends") {
+        let ends: Vec<(String, String)> =
+            redis::cmd("ZRANGE").arg(&key).arg(&["0", "-1", "WITHSCORES"]).query(&mut connection).unwrap();
+        all.extend(ends.into_iter().filter(|(name, _)| name != "%"));
+    }
+    all.sort();
+    all
+}
+
 fn delete(server: &Server, pattern: &str) {
     let keys = keys(server, pattern);
     assert!(!keys.is_empty(), "{pattern}");
@@ -132,7 +145,7 @@ fn entries_stay_in_force_whatever_redis_loses() {
     // A node looks each part through once a minute, and a change looks at its own.
     let near = (0..).map(|number| format!("near{number}")).find(|key| part(key) == part("k0")).unwrap();
     for (number, (name, lose)) in LOSSES.into_iter().enumerate() {
-        let before = records(&server);
+        let (before, ends_before) = (records(&server), ends(&server));
         server = lose(server);
         let since = Instant::now();
         let mut rounds = 0;
@@ -158,11 +171,11 @@ fn entries_stay_in_force_whatever_redis_loses() {
             .for_each(|(_, _, decides)| *decides = json!(5));
         wait_until("the removal is in force", || nodes.iter().all(|node| decides(node, "q", &removed) == 5));
         let is_changed = |name: &String| name.ends_with(&format!(":{near}")) || name.ends_with(&format!(":{removed}"));
-        let kept: Vec<_> = before.into_iter().filter(|(name, _)| !is_changed(name)).collect();
-        wait_until("Redis has all entries as they were", || {
-            let now: Vec<_> = records(&server).into_iter().filter(|(name, _)| !is_changed(name)).collect();
-            now == kept
-        });
+        let unchanged =
+            |all: Vec<(String, String)>| -> Vec<_> { all.into_iter().filter(|(name, _)| !is_changed(name)).collect() };
+        let (before, ends_before) = (unchanged(before), unchanged(ends_before));
+        wait_until("Redis has all entries as they were", || unchanged(records(&server)) == before);
+        wait_until("Redis has all ends as they were", || unchanged(ends(&server)) == ends_before);
         nodes.iter().for_each(|node| assert_eq!(node.health()["status"], "ok", "{name}: {}", node.health()));
         let later = self::node(&server);
         wait_until("the later node is ready", || later.health()["status"] == "ok");

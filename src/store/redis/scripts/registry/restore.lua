@@ -1,6 +1,7 @@
 -- Writes records and removals that a node has and this part lacks, each with its version. For each
--- name the greater version stands, so any number of nodes may do so at once, in any order. The last
--- page makes the part complete, and adds one entry to the log if the node wrote something.
+-- name the greater version stands, so any number of nodes may do so at once, in any order. A record
+-- that is there gets its end again, which may be lost alone. The last page makes the part complete,
+-- and adds one entry to the log if the node wrote something.
 --
 -- ARGV  1 the generation of a part that has none; empty: more pages follow  2 the newest version
 --       that the node knows  3 the greatest version among removals that it has dropped  4 a random
@@ -17,7 +18,9 @@ for place = 11, #ARGV, 4 do
   local name, version, text, ends = ARGV[place], tonumber(ARGV[place + 1]), ARGV[place + 2], tonumber(ARGV[place + 3])
   local present = version_of(redis.call('HGET', KEYS[1], name) or '')
   local removed = tonumber(redis.call('ZSCORE', KEYS[4], name) or 0)
-  if version > present and version > removed then
+  if version == present and ends > 0 then
+    redis.call('ZADD', KEYS[2], digits(ends), name)
+  elseif version > present and version > removed then
     if text == '' then
       remove(counted, name, version)
       removals = removals + 1
