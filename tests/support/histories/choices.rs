@@ -466,7 +466,19 @@ impl<'a> Choices<'a> {
                 _ => {}
             }
         }
+        self.follow(step);
         self.repeat(step, answered);
+    }
+
+    /// Others often stand behind a new place in line.
+    fn follow(&mut self, step: &Step) {
+        let is_new = |known: &Known| known.start > step.after && known.after == step.after;
+        let is_place = matches!(step.op, Op::Wait { id: Some(_), .. }) && self.ids.last().is_some_and(is_new);
+        if is_place && self.dice.below(2) == 0 {
+            let is_held = self.files[step.file].checks(step.by).options.hold.is_some();
+            let cost = 1 + self.dice.below(3);
+            self.again = Some(Step { op: self.wait(step, cost, is_held), ..step.clone() });
+        }
     }
 
     /// Some denied steps come again when their wait ends, or just before.
