@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
-import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, lstatSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
@@ -225,6 +225,9 @@ describe('README.md', () => {
       const [lines] = blocks('Install', 'console')
       const environment = { ...process.env, npm_config_audit: 'false', npm_config_fund: 'false', npm_config_loglevel: 'error' }
       execFileSync('sh', ['-ec', lines], { cwd: empty, env: environment, stdio: ['ignore', 'pipe', 'pipe'] })
+      // The usual next step. A dependency on a folder would become a link to it.
+      execFileSync('npm', ['install'], { cwd: empty, env: environment, stdio: ['ignore', 'pipe', 'pipe'] })
+      assert.equal(lstatSync(join(empty, 'node_modules/tollgate-limiter')).isSymbolicLink(), false)
       const program = `
         import { Client } from 'tollgate-limiter'
         const client = new Client({ nodes: process.env.TOLLGATE_NODES, deadlineMs: 5000 })
