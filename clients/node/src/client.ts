@@ -1,4 +1,5 @@
 import { randomBytes, randomUUID } from 'node:crypto'
+import { setMaxListeners } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 
 import { Coalescer, type Written } from './coalescer.js'
@@ -214,6 +215,8 @@ export class Client {
       throw new RangeError(`waitMs must be an integer from 0 to ${MOST_WAIT_MS} (milliseconds), not ${waitMs}`)
     }
     signal?.throwIfAborted()
+    // Many waits may share a signal. Node warns of more than ten listeners.
+    if (signal !== undefined) setMaxListeners(0, signal)
     const waiting = { ...check, id: check.id ?? randomUUID(), once: check.id === undefined, wait_ms: waitMs }
     const { policy, key, id } = waiting
     const giveBack = () => void repeat(this, 'the refund of a place failed', () => this.refund({ policy, key, id }), 0)
