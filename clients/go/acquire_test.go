@@ -3,6 +3,7 @@ package tollgate_test
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -57,6 +58,50 @@ func TestAcquireGivesItsPlaceBackWhenItsContextEnds(t *testing.T) {
 		t.Errorf("the failure is %v", err)
 	}
 	awaitLine(t, client, "left", true)
+}
+
+// The node must not hold a place that the caller cannot reach.
+func TestAcquireAsksForNoLongerWaitThanItsContextHas(t *testing.T) {
+	node := testnode.Start(t, "cases.yaml")
+	client := holdClient(t, node, 5*time.Second)
+	check := tollgate.Check{Policy: "bucket", Key: "short", Cost: tollgate.Cost(25)}
+	if _, err := client.Check(t.Context(), check); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var denied *tollgate.Denied
+	_, err := client.Acquire(ctx, tollgate.Check{Policy: "bucket", Key: "short"}, time.Hour)
+	if !errors.As(err, &denied) {
+		t.Errorf("the failure is %v", err)
+	}
+}
+
+func TestTheEndOfAContextIsItsOwnError(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	nodes := []string{"http://" + silent.Addr().String()}
+	client := newClient(t, tollgate.Options{Nodes: nodes, Deadline: 5 * time.Second})
+	left := errors.New("the caller leaves")
+	check := tollgate.Check{Key: "left"}
+	for name, call := range map[string]func(context.Context) error{
+		"Check":   func(ctx context.Context) error { _, err := client.Check(ctx, check); return err },
+		"Hold":    func(ctx context.Context) error { _, err := client.Hold(ctx, check); return err },
+		"Usage":   func(ctx context.Context) error { _, err := client.Usage(ctx, check); return err },
+		"Acquire": func(ctx context.Context) error { _, err := client.Acquire(ctx, check, time.Second); return err },
+	} {
+		ctx, leave := context.WithCancelCause(t.Context())
+		leave(left)
+		if err := call(ctx); err != left {
+			t.Errorf("%s: the failure is %v", name, err)
+		}
+	}
+	if stats := client.Stats(); stats.Failures != 0 {
+		t.Errorf("a caller that leaves is no failure: %+v", stats)
+	}
 }
 
 func TestManyCallersStartNoFasterThanTheRate(t *testing.T) {

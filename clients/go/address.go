@@ -53,20 +53,20 @@ func ForwardedIP(proxies ...string) (func(*http.Request) string, error) {
 const forwardedFor = "X-Forwarded-For"
 
 // key warns of a key that is an address with a port or a zone.
-func (w *warnings) key(key string) {
+func (m *monitor) key(key string) {
 	if plain := address.Plain(key); plain != key && !strings.HasPrefix(key, "::ffff:") {
-		w.once("key", "the key "+key+" is an address with a port or a zone. Each connection has another port, "+
+		m.warn("key", "the key "+key+" is an address with a port or a zone. Each connection has another port, "+
 			"and so a limit of its own: return "+plain+" from Limit.Key")
 	}
 }
 
 // proxied warns if a proxy names its clients, and the key is the address of the proxy.
-func (w *warnings) proxied(r *http.Request, key string) {
+func (m *monitor) proxied(r *http.Request, key string) {
 	hops := address.List(r.Header, forwardedFor)
 	if len(hops) == 0 && r.Header["Forwarded"] == nil || slices.Contains(hops, key) {
 		return
 	}
-	w.once("proxy", "requests have X-Forwarded-For or Forwarded, but no proxy is trusted, so that all clients "+
+	m.warn("proxy", "requests have X-Forwarded-For or Forwarded, but no proxy is trusted, so that all clients "+
 		"behind one count as one: set Limit.Address to tollgate.ForwardedIP with the addresses of the proxies, "+
 		"in Gin the engine's trusted proxies, or set Limit.Key")
 }

@@ -1,6 +1,7 @@
 package tollgate
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -25,7 +26,7 @@ type Client struct {
 	coalescer *coalescer
 	denials   *denials
 	lessee    *lessee
-	warnings  warnings
+	monitor   *monitor
 	pending   sync.WaitGroup
 }
 
@@ -35,8 +36,7 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &Client{nodes: nodes, deadline: options.Deadline, retry: !options.NoRetry}
-	client.warnings = warnings{log: options.Logger, given: map[string]bool{}}
+	client := &Client{nodes: nodes, deadline: options.Deadline, retry: !options.NoRetry, monitor: newMonitor(options)}
 	if client.deadline <= 0 {
 		client.deadline = min(DefaultDeadline*time.Duration(len(nodes)), maxDefaultDeadline)
 		client.extension = maxDefaultDeadline - client.deadline
@@ -60,10 +60,12 @@ func (c *Client) Check(ctx context.Context, check Check) (*Answer, error) {
 }
 
 func (c *Client) decide(ctx context.Context, check Check) (*Answer, error) {
-	if answer := c.known(&check); answer != nil {
-		return answer, nil
+	answer, err := c.known(&check), error(nil)
+	if answer == nil {
+		answer, err = c.askTogether(ctx, check)
 	}
-	return c.askTogether(ctx, check)
+	c.monitor.decided(&check, answer, err)
+	return answer, err
 }
 
 // known decides a check without a call, by a denial or a lease. It returns nil if a node must decide.
@@ -84,7 +86,7 @@ func (c *Client) askTogether(ctx context.Context, check Check) (*Answer, error) 
 // ask decides one check by a call.
 func (c *Client) ask(ctx context.Context, check *Check) (*Answer, error) {
 	sent := time.Now()
-	answer, err := send[Answer](ctx, c, c.post("/v1/check", check, check))
+	answer, err := send[Answer](ctx, c, c.post("/v1/check", "allowed", check, check))
 	if err == nil {
 		c.lessee.learn(check, answer)
 	}
@@ -105,16 +107,30 @@ func (c *Client) CheckBatch(ctx context.Context, checks []Check) ([]BatchResult,
 		asked, places = append(asked, &check), append(places, i)
 	}
 	if len(asked) == 0 && len(checks) > 0 {
-		return results, nil
+		return c.countBatch(checks, results), nil
 	}
 	decided, err := c.askBatch(ctx, asked)
+	if err != nil {
+		c.monitor.failed(len(asked))
+	}
 	if err != nil && (len(decided) == 0 || slices.Contains(decided, nil)) {
 		return nil, err
 	}
 	for i, result := range decided {
 		results[places[i]] = *result
 	}
-	return results, nil
+	return c.countBatch(checks, results), nil
+}
+
+func (c *Client) countBatch(checks []Check, results []BatchResult) []BatchResult {
+	for i := range results {
+		var err error
+		if problem := results[i].Error; problem != nil {
+			err = problem
+		}
+		c.monitor.decided(&checks[i], &results[i].Answer, err)
+	}
+	return results
 }
 
 // askBatch decides checks by one call. With an error, the results that are not nil are known all the
@@ -124,7 +140,7 @@ func (c *Client) askBatch(ctx context.Context, checks []*Check) ([]*BatchResult,
 		Checks []*Check `json:"checks"`
 	}{checks}
 	sent := time.Now()
-	reply, err := send[batchAnswer](ctx, c, c.post("/v1/check/batch", body, checks...))
+	reply, err := send[batchAnswer](ctx, c, c.post("/v1/check/batch", "results", body, checks...))
 	if err == nil && len(reply.Results) != len(checks) {
 		err = &Unavailable{fmt.Errorf("%d results for %d checks", len(reply.Results), len(checks))}
 	}
@@ -135,7 +151,7 @@ func (c *Client) askBatch(ctx context.Context, checks []*Check) ([]*BatchResult,
 			results[i] = &reply.Results[i]
 			answer = &reply.Results[i].Answer
 			if problem := reply.Results[i].Error; problem != nil {
-				c.warnings.problem(problem)
+				c.monitor.heed(problem)
 			} else {
 				c.lessee.learn(check, answer)
 			}
@@ -157,24 +173,33 @@ func (c *Client) CheckAll(ctx context.Context, checks []Check) (*AllAnswer, erro
 	body := struct {
 		Checks []Check `json:"checks"`
 	}{checks}
-	call := c.post("/v1/check/all", body)
+	call := c.post("/v1/check/all", "allowed", body)
 	unnamed := func(check Check) bool { return check.ID == "" }
 	call.repeatable = call.repeatable && !slices.ContainsFunc(checks, unnamed)
-	return send[AllAnswer](ctx, c, call)
+	answer, err := sendCounted[AllAnswer](ctx, c, call)
+	if err == nil {
+		for i := range answer.Results {
+			c.monitor.count(&answer.Results[i])
+		}
+	}
+	return answer, err
 }
 
 // maxWait is the longest wait that a node accepts.
 const maxWait = time.Hour
 
 // Acquire waits in line for at most wait, under a token bucket, and returns at the start of the check.
-// It returns [Denied] if no start lies within that time. The end of ctx ends the wait, and gives the
-// place back. A policy with a hold needs an ID, which the caller settles.
+// It returns [Denied] if no start lies within that time, nor before the deadline of ctx. The end of ctx
+// ends the wait with its cause, and gives the place back. A policy with a hold needs an ID, which the caller settles.
 func (c *Client) Acquire(ctx context.Context, check Check, wait time.Duration) (*Answer, error) {
 	if wait < 0 || wait > maxWait {
 		return nil, fmt.Errorf("tollgate: wait must be from 0 to 1h, not %s", wait)
 	}
 	if ctx.Err() != nil {
-		return nil, &Unavailable{context.Cause(ctx)}
+		return nil, context.Cause(ctx)
+	}
+	if end, bounded := ctx.Deadline(); bounded {
+		wait = min(wait, max(time.Until(end), 0)) // a later place would be lost
 	}
 	check.Once, check.WaitMS = true, wait.Milliseconds()
 	check.identify(c.deadline)
@@ -198,10 +223,10 @@ func (c *Client) Acquire(ctx context.Context, check Check, wait time.Duration) (
 		if ctx.Err() == nil {
 			return answer, nil
 		}
-		err = &Unavailable{context.Cause(ctx)}
+		err = context.Cause(ctx)
 	}
 	if mayHaveHappened(err) {
-		go repeat(0, func() error {
+		go c.repeat("the refund of a place failed", 0, func() error {
 			_, err := c.Refund(rest, Refund{Policy: check.Policy, Key: check.Key, ID: check.ID})
 			return err
 		})
@@ -212,9 +237,9 @@ func (c *Client) Acquire(ctx context.Context, check Check, wait time.Duration) (
 // Refund gives units back. The client repeats a refund by id only: a second one gives back nothing.
 func (c *Client) Refund(ctx context.Context, refund Refund) (*RefundAnswer, error) {
 	defer c.denials.forget(refund.Policy, refund.Key)
-	call := c.post("/v1/refund", refund)
+	call := c.post("/v1/refund", "refunded", refund)
 	call.repeatable = call.repeatable && refund.ID != ""
-	return send[RefundAnswer](ctx, c, call)
+	return sendCounted[RefundAnswer](ctx, c, call)
 }
 
 // Usage returns what counts now for the policy and key of the check. With a cost it returns the
@@ -227,8 +252,8 @@ func (c *Client) Usage(ctx context.Context, check Check) (*Usage, error) {
 	if check.Cost != nil {
 		query.Set("cost", strconv.FormatInt(*check.Cost, 10))
 	}
-	return send[Usage](ctx, c, &call{
-		method: http.MethodGet, path: "/v1/usage", query: query.Encode(), repeatable: c.retry,
+	return sendCounted[Usage](ctx, c, &call{
+		method: http.MethodGet, path: "/v1/usage", query: query.Encode(), member: "allowed", repeatable: c.retry,
 	})
 }
 
@@ -250,8 +275,8 @@ func (c *Client) Close(ctx context.Context) error {
 	return err
 }
 
-// post returns a call. Its repetition marks the checks that have an id.
-func (c *Client) post(path string, content any, checks ...*Check) *call {
+// post returns a call, whose answer has the member. Its repetition marks the checks that have an id.
+func (c *Client) post(path, member string, content any, checks ...*Check) *call {
 	encode := func() []byte {
 		text, _ := json.Marshal(content) // these types have no values that fail
 		return text
@@ -262,7 +287,9 @@ func (c *Client) post(path string, content any, checks ...*Check) *call {
 		}
 		return encode()
 	}
-	return &call{method: http.MethodPost, path: path, body: encode(), again: again, repeatable: c.retry}
+	return &call{
+		method: http.MethodPost, path: path, member: member, body: encode(), again: again, repeatable: c.retry,
+	}
 }
 
 // send returns the answer of whichever node answers.
@@ -275,16 +302,16 @@ func send[T any](ctx context.Context, c *Client, call *call) (*T, error) {
 	if err != nil {
 		return nil, err
 	}
-	if reply.status != http.StatusOK {
-		problem := problemOf(reply.status, reply.body)
-		c.warnings.problem(problem)
-		return nil, problem
-	}
 	answer := new(T)
-	if err := json.Unmarshal(reply.body, answer); err != nil {
-		return nil, &Unavailable{fmt.Errorf("the response is none of a node: %w", err)}
+	if reply.status != http.StatusOK {
+		if problem := problemOf(reply.status, reply.body); problem != nil {
+			c.monitor.heed(problem)
+			return nil, problem
+		}
+	} else if bytes.Contains(reply.body, []byte(`"`+call.member+`":`)) && json.Unmarshal(reply.body, answer) == nil {
+		return answer, nil
 	}
-	return answer, nil
+	return nil, &Unavailable{fmt.Errorf("%s is no node of Tollgate: it answered %d without a decision", reply.node, reply.status)}
 }
 
 // reply calls the nodes in order until one answers. It never repeats a call that a node answered.
@@ -304,7 +331,7 @@ func (c *Client) reply(ctx context.Context, call *call) (*response, error) {
 		last = err
 		if ctx.Err() != nil {
 			node.withdraw(trial)
-			break
+			return nil, context.Cause(ctx)
 		}
 		if errors.Is(err, errDeadline) {
 			c.suspect(node, share)
@@ -360,7 +387,7 @@ func (c *Client) suspect(node *node, share time.Duration) {
 			return
 		}
 		if timeout := time.Duration(health.TimeoutMS) * time.Millisecond; timeout >= share {
-			c.warnings.once("deadline", fmt.Sprintf(
+			c.monitor.warn("deadline", fmt.Sprintf(
 				"the deadline of %d ms is below the node's timeout of %d ms, so its fallback answers too late: "+
 					"set Options.Deadline to at least %s", share.Milliseconds(), health.TimeoutMS,
 				2*timeout*time.Duration(len(c.nodes))))

@@ -111,6 +111,7 @@ func rejectBatches(t *testing.T, status int) {
 		if r.URL.Path == "/v1/check/batch" {
 			recorder := httptest.NewRecorder()
 			recorder.WriteHeader(status)
+			_, _ = recorder.WriteString(`{"type":"urn:tollgate:problem:invalid-request"}`)
 			return recorder.Result(), nil
 		}
 		return http.DefaultTransport.RoundTrip(r)

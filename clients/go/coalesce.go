@@ -44,7 +44,7 @@ func (c *coalescer) check(ctx context.Context, check Check) (*Answer, error) {
 	case <-waiter.done:
 		return waiter.answer, waiter.err
 	case <-ctx.Done():
-		return nil, &Unavailable{context.Cause(ctx)}
+		return nil, context.Cause(ctx)
 	}
 }
 

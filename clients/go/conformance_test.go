@@ -13,6 +13,8 @@ func TestClientPassesTheSharedCases(t *testing.T) { conformance.RunClient(t) }
 
 func TestMiddlewarePassesTheSharedCases(t *testing.T) { conformance.RunMiddleware(t, hello) }
 
+func TestFailuresAreLoggedAndCounted(t *testing.T) { conformance.RunOutages(t, hello) }
+
 // hello answers every request behind the middleware of net/http.
 func hello(client *tollgate.Client, options conformance.Options) http.Handler {
 	limit := tollgate.Limit{

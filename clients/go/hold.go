@@ -54,12 +54,12 @@ func (e *HoldEnded) Error() string { return "tollgate: the hold has ended: " + e
 // Settle ends the hold of a check.
 func (c *Client) Settle(ctx context.Context, settlement Settlement) (*SettleAnswer, error) {
 	defer c.denials.forget(settlement.Policy, settlement.Key)
-	return send[SettleAnswer](ctx, c, c.post("/v1/settle", settlement))
+	return sendCounted[SettleAnswer](ctx, c, c.post("/v1/settle", "settled", settlement))
 }
 
 // Renew lets a hold last for the ttl of its policy from now on.
 func (c *Client) Renew(ctx context.Context, name HoldName) (*RenewAnswer, error) {
-	return send[RenewAnswer](ctx, c, c.post("/v1/renew", name))
+	return sendCounted[RenewAnswer](ctx, c, c.post("/v1/renew", "renewed", name))
 }
 
 // Hold is what a check charged, and its place, until Settle. It renews itself meanwhile.
@@ -108,7 +108,7 @@ func (c *Client) Hold(ctx context.Context, checks ...Check) (*Hold, error) {
 				_, _ = hold.Settle()
 			}
 		}()
-		return nil, &Unavailable{context.Cause(ctx)}
+		return nil, context.Cause(ctx)
 	}
 }
 
@@ -184,7 +184,7 @@ func (h *Hold) open(ctx context.Context, checks []Check) error {
 	}
 	if len(h.held) == 0 {
 		problem := noHold(decisions[0].Policy)
-		h.client.warnings.problem(problem)
+		h.client.monitor.heed(problem)
 		return problem
 	}
 	return nil
@@ -242,17 +242,21 @@ func (h *Hold) giveBack(ctx context.Context, checks []Check) {
 }
 
 func (c *Client) settleLater(ctx context.Context, settlement Settlement, pause time.Duration) {
-	repeat(pause, func() error {
+	c.repeat("the settle of a hold failed", pause, func() error {
 		_, err := c.Settle(ctx, settlement)
 		return err
 	})
 }
 
 // repeat makes a call until a node answers it, for a minute.
-func repeat(pause time.Duration, call func() error) {
+func (c *Client) repeat(failed string, pause time.Duration, call func() error) {
 	for end := time.Now().Add(repeatFor); time.Now().Before(end); pause = min(max(2*pause, firstPause), longestPause) {
 		time.Sleep(pause)
-		if err := call(); err == nil || !mayHaveHappened(err) {
+		err := call()
+		if err == nil {
+			return
+		}
+		if c.monitor.log(failed, err); !mayHaveHappened(err) {
 			return
 		}
 	}

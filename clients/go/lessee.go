@@ -76,7 +76,7 @@ func (l *lessee) learn(check *Check, answer *Answer) {
 }
 
 func (l *lessee) buy(name leaseName, order order) {
-	call := l.client.post("/v1/lease", struct {
+	call := l.client.post("/v1/lease", "granted", struct {
 		HoldName
 		Want int64 `json:"want"`
 	}{l.idOf(name, order.purchase), order.units})
@@ -126,7 +126,10 @@ func (l *lessee) settle(due []settle) {
 			bytes += (&Check{Policy: name.policy, Key: name.key}).bytes()
 			body.Settlements = append(body.Settlements, Settlement{l.idOf(name, due[n].purchase), &due[n].cost})
 		}
-		_, _ = send[struct{}](context.Background(), l.client, l.client.post("/v1/settle", body))
+		call := l.client.post("/v1/settle", "results", body)
+		if _, err := sendCounted[struct{}](context.Background(), l.client, call); err != nil {
+			l.client.monitor.log("the settle of leases failed", err)
+		}
 		l.update(func(instant) {
 			for _, settle := range due[:n] {
 				l.leases.settled(settle.name)

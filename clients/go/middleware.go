@@ -3,7 +3,9 @@ package tollgate
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/felixge/httpsnoop"
@@ -38,8 +40,8 @@ type Limit struct {
 	// Cost returns the units of a request; the default is 1. A request of cost 0 with Drain looks.
 	Cost func(*http.Request) int64
 	// Hold holds the cost of a request, and a place, until its handler has returned. The handler may
-	// set the true cost: see [HoldFromContext]. The policy needs a hold. Look, Drain and Refund have
-	// no effect beside it.
+	// set the true cost: see [HoldFromContext]. The policy needs a hold. It excludes Look, Drain and
+	// Refund.
 	Hold bool
 	// Look denies a request if its cost does not fit, and charges nothing. Drain charges afterwards.
 	Look bool
@@ -58,7 +60,8 @@ type Limit struct {
 	Status int
 	// Body returns the body of a denial and its content type. The default is a problem document.
 	Body func(*http.Request, *Answer) (contentType, body string)
-	// OnError gets each failure. The context may have ended, since drains and refunds follow the
+	// OnError gets each failure. By default the client logs the first one, and then at most one a
+	// second. The context may have ended, since drains and refunds follow the
 	// response.
 	OnError func(context.Context, error)
 }
@@ -68,9 +71,26 @@ func Text(text string) func(*http.Request, *Answer) (string, string) {
 	return func(*http.Request, *Answer) (string, string) { return "text/plain; charset=utf-8", text }
 }
 
+// JSON returns a [Limit.Body] that always answers value. It panics if value has no JSON.
+func JSON(value any) func(*http.Request, *Answer) (string, string) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		panic(err)
+	}
+	return func(*http.Request, *Answer) (string, string) { return "application/json", string(text) }
+}
+
 // Middleware returns a middleware that passes a request on if its check is allowed. The request's
-// context has the decision: see [FromContext].
+// context has the decision: see [FromContext]. It panics if Hold stands beside Look, Drain or Refund, or
+// Look beside Refund.
 func (c *Client) Middleware(limit Limit) func(http.Handler) http.Handler {
+	follows := limit.Drain != nil || limit.Refund != nil
+	if limit.Hold && (limit.Look || follows) {
+		panic("tollgate: Hold settles the cost: remove Look, Drain and Refund")
+	}
+	if limit.Look && limit.Refund != nil {
+		panic("tollgate: Look charges nothing to refund: use one of them")
+	}
 	limit.Status = cmp.Or(limit.Status, http.StatusTooManyRequests)
 	if limit.Address == nil {
 		limit.Address = RemoteIP
@@ -111,12 +131,13 @@ func (c *Client) serve(limit *Limit, w http.ResponseWriter, r *http.Request, nex
 		c.serveHeld(limit, w, r, next, check)
 		return
 	}
-	answer := c.known(&check)
+	answer, err := c.known(&check), error(nil)
 	if answer == nil {
-		var err error
-		if answer, err = c.askTogether(traced(r), check); err != nil && limit.failed(w, r, err) {
-			return
-		}
+		answer, err = c.askTogether(traced(r), check)
+	}
+	c.monitor.decided(&check, answer, err)
+	if err != nil && c.failed(limit, w, r, err) {
+		return
 	}
 	if answer != nil {
 		answer.SetFields(w.Header())
@@ -144,7 +165,7 @@ func (c *Client) serveHeld(limit *Limit, w http.ResponseWriter, r *http.Request,
 		limit.deny(w, r, &Answer{Decision: denied.Decision})
 		return
 	case err != nil:
-		if !limit.failed(w, r, err) {
+		if !c.failed(limit, w, r, err) {
 			next.ServeHTTP(w, r)
 		}
 		return
@@ -152,7 +173,7 @@ func (c *Client) serveHeld(limit *Limit, w http.ResponseWriter, r *http.Request,
 	hold.Decision().SetFields(w.Header())
 	ctx, cancel := context.WithCancelCause(r.Context())
 	context.AfterFunc(hold.Context(), func() { cancel(context.Cause(hold.Context())) })
-	defer c.follow(limit, traced(r), func() error { _, err := hold.Settle(); return err })
+	defer c.follow(limit, traced(r), "settle", func() error { _, err := hold.Settle(); return err })
 	ctx = context.WithValue(ctx, decisionKey{}, &Answer{Decision: *hold.Decision()})
 	next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, holdKey{}, hold)))
 }
@@ -167,11 +188,11 @@ func (l *Limit) check(c *Client, r *http.Request) Check {
 	}
 	if l.Key != nil {
 		check.Key = SafeKey(l.Key(r))
-		c.warnings.key(check.Key)
+		c.monitor.key(check.Key)
 	}
 	if check.Key == "" {
 		check.Key = l.Address(r)
-		c.warnings.proxied(r, check.Key)
+		c.monitor.proxied(r, check.Key)
 	}
 	if l.Cost != nil {
 		check.Cost = Cost(l.Cost(r))
@@ -194,25 +215,31 @@ func (l *Limit) check(c *Client, r *http.Request) Check {
 const refundTTLMS = 300_000
 
 // failed reports whether the request ends here.
-func (l *Limit) failed(w http.ResponseWriter, r *http.Request, err error) bool {
-	l.report(r.Context(), err)
+func (c *Client) failed(limit *Limit, w http.ResponseWriter, r *http.Request, err error) bool {
+	const what = "no decision, so the request "
 	switch {
 	case badCheck(err):
+		c.report(limit, r.Context(), what+"ends with 400", err)
 		badRequest().write(w)
-	case l.OnFailure == Closed:
+	case limit.OnFailure == Closed:
+		c.report(limit, r.Context(), what+"ends with 503", err)
 		w.Header()[fieldRetryAfter] = []string{"1"}
 		second := int64(1000)
 		reducedCapacity(http.StatusServiceUnavailable, &second).write(w)
 	default:
+		c.monitor.passed()
+		c.report(limit, r.Context(), what+"passes", err)
 		return false
 	}
 	return true
 }
 
-func (l *Limit) report(ctx context.Context, err error) {
-	if l.OnError != nil {
-		l.OnError(ctx, err)
+func (c *Client) report(limit *Limit, ctx context.Context, what string, err error) {
+	if limit.OnError != nil {
+		limit.OnError(ctx, fmt.Errorf("tollgate: %s: %w", what, err))
+		return
 	}
+	c.monitor.log(what, err)
 }
 
 func (l *Limit) deny(w http.ResponseWriter, r *http.Request, answer *Answer) {
@@ -260,12 +287,12 @@ func (c *Client) serveAndFollow(
 		if limit.Drain != nil {
 			drain := Check{Policy: check.Policy, Key: check.Key, Plan: check.Plan, Over: Drain, Once: limit.Once}
 			if drain.Cost = Cost(limit.Drain(r, response)); *drain.Cost != 0 {
-				c.follow(limit, ctx, func() error { _, err := c.Check(ctx, drain); return err })
+				c.follow(limit, ctx, "drain", func() error { _, err := c.Check(ctx, drain); return err })
 			}
 		}
 		if limit.Refund != nil && counted && limit.Refund(r, response) {
 			refund := Refund{Policy: check.Policy, Key: check.Key, ID: check.ID}
-			c.follow(limit, ctx, func() error { _, err := c.Refund(ctx, refund); return err })
+			c.follow(limit, ctx, "refund", func() error { _, err := c.Refund(ctx, refund); return err })
 		}
 	}()
 	metrics.CaptureMetrics(w, func(w http.ResponseWriter) { next.ServeHTTP(w, r) })
@@ -273,12 +300,10 @@ func (c *Client) serveAndFollow(
 }
 
 // follow makes a call that nobody waits for but [Client.Close].
-func (c *Client) follow(limit *Limit, ctx context.Context, call func() error) {
+func (c *Client) follow(limit *Limit, ctx context.Context, what string, call func() error) {
 	c.pending.Go(func() {
 		if err := call(); err != nil {
-			limit.report(ctx, errors.Join(errFollowing, err))
+			c.report(limit, ctx, "the "+what+" after the response failed", err)
 		}
 	})
 }
-
-var errFollowing = errors.New("tollgate: the charge or refund after the response failed")

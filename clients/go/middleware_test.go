@@ -319,3 +319,21 @@ func get(t *testing.T, url string) (*http.Response, string) {
 	}
 	return reply, string(body)
 }
+
+func TestOptionsThatExcludeEachOtherPanic(t *testing.T) {
+	client := tollgate.NewFake()
+	drain := func(*http.Request, tollgate.Response) int64 { return 1 }
+	refund := func(*http.Request, tollgate.Response) bool { return true }
+	for _, limit := range []tollgate.Limit{
+		{Hold: true, Look: true}, {Hold: true, Drain: drain}, {Hold: true, Refund: refund}, {Look: true, Refund: refund},
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("no panic: %+v", limit)
+				}
+			}()
+			client.Middleware(limit)
+		}()
+	}
+}

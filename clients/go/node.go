@@ -71,8 +71,10 @@ func (n *node) respond() {
 // call is one HTTP request to whichever node answers.
 type call struct {
 	method, path, query string
-	body                []byte
-	traceparent         string
+	// member is one that each answer has.
+	member      string
+	body        []byte
+	traceparent string
 	// repeatable says that a second call lets no more through. It may charge twice without an id.
 	repeatable bool
 	// again returns the body of a call whose answer was lost; nil means the same body.
@@ -89,6 +91,8 @@ func (c *call) repeat() {
 type response struct {
 	status int
 	body   []byte
+	// node is the URL of the node.
+	node string
 }
 
 // ask sends the call, and once more on a new connection if the first one breaks.

@@ -48,7 +48,10 @@ type Options struct {
 	// DenialCache is the time for which the client repeats a denial of the pre-filter without a call.
 	// The default is [DefaultDenialCache]; a negative one turns it off.
 	DenialCache time.Duration
-	// Logger gets a warning for each mistake in the configuration. The default is [slog.Default].
+	// OnDecision gets each decision, also those that need no call. It must not block.
+	OnDecision func(*Decision)
+	// Logger gets a warning for each mistake in the configuration, and the failures that no caller
+	// sees. The default is [slog.Default].
 	Logger *slog.Logger
 	// Transport replaces the connections of the client, for example by those of a proxy. It must
 	// not repeat calls by itself. CAFile is then invalid.

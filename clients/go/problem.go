@@ -30,7 +30,7 @@ type Violation struct {
 
 // Name returns the last part of the type, such as "unknown-policy".
 func (p *Problem) Name() string {
-	return strings.TrimPrefix(p.Type, "urn:tollgate:problem:")
+	return strings.TrimPrefix(p.Type, problems)
 }
 
 // Error returns the problem with its first violation.
@@ -45,7 +45,13 @@ func (p *Problem) Error() string {
 // badCheck reports whether the node rejected the check itself, and not the caller or the policy.
 func badCheck(err error) bool {
 	var problem *Problem
-	return errors.As(err, &problem) && slices.Contains([]int{400, 409, 413, 422}, problem.Status)
+	bad := []int{400, 409, 413, 422}
+	return errors.As(err, &problem) && slices.Contains(bad, problem.Status) && !problem.unknownPlan()
+}
+
+// unknownPlan is, as an unknown policy, a mistake of the program and not of the check.
+func (p *Problem) unknownPlan() bool {
+	return len(p.Violations) == 1 && strings.HasSuffix(p.Violations[0].Pointer, "/plan")
 }
 
 // maxCall is the largest body that a node reads.
@@ -70,16 +76,18 @@ func noHold(policy string) *Problem {
 	}
 }
 
-// problemOf reads the problem document of a response. A proxy may send something else.
+// problemOf reads the problem document of a node. It returns nil for an answer of another program.
 func problemOf(status int, body []byte) *Problem {
 	problem := &Problem{}
-	if json.Unmarshal(body, problem) != nil || problem.Type == "" {
-		problem = &Problem{Type: "about:blank", Title: http.StatusText(status)}
-		problem.Detail = "the response is no problem document of a node"
+	if json.Unmarshal(body, problem) != nil || !strings.HasPrefix(problem.Type, problems) {
+		return nil
 	}
 	problem.Status = status
 	return problem
 }
+
+// problems begins the types of all problems of a node.
+const problems = "urn:tollgate:problem:"
 
 // alone makes the pointers of a problem in a batch those of its check: `/checks/3/key` is `/key`.
 func (p *Problem) alone() *Problem {

@@ -93,7 +93,7 @@ func TestTheInstallLinesWorkInAnEmptyFolder(t *testing.T) {
 	folder := t.TempDir()
 	lines := strings.Join(blocks(t, "sh"), "")
 	script := "set -e\ngo mod init example.com/program\n" + strings.ReplaceAll(lines, "/path/to/tollgate", root) +
-		"go mod tidy\ngo run .\n"
+		"go run .\ngo build -o program .\n"
 	if err := os.WriteFile(filepath.Join(folder, "main.go"), []byte(program), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -92,11 +92,31 @@ func failedLogins(client *tollgate.Client) func(http.Handler) http.Handler {
 }
 
 func byPlan(client *tollgate.Client) func(http.Handler) http.Handler {
+	limit := client.Middleware(tollgate.Limit{Policy: "report", PlanOf: planOf, Key: userOf})
+	return limit
+}
+
+func pageForBrowsers(client *tollgate.Client) func(http.Handler) http.Handler {
 	limit := client.Middleware(tollgate.Limit{
-		PolicyOf: func(r *http.Request) string { return "plan-" + planOf(r) },
-		Key:      userOf,
+		Policy: "per-ip",
+		Body: func(r *http.Request, answer *tollgate.Answer) (contentType, body string) {
+			wait, _ := answer.RetryAfter()
+			if !strings.Contains(r.Header.Get("Accept"), "text/html") {
+				return "text/plain; charset=utf-8", fmt.Sprintf("try again in %s", wait)
+			}
+			return "text/html; charset=utf-8", fmt.Sprintf("<!doctype html><title>Slow down</title><p>Please wait %s.", wait)
+		},
 	})
 	return limit
+}
+
+func metricsOf(client *tollgate.Client) http.HandlerFunc {
+	metrics := func(w http.ResponseWriter, _ *http.Request) {
+		stats := client.Stats()
+		fmt.Fprintf(w, "tollgate_client_allowed_total %d\ntollgate_client_denied_total %d\n", stats.Allowed, stats.Denied)
+		fmt.Fprintf(w, "tollgate_client_passed_total %d\ntollgate_client_failures_total %d\n", stats.Passed, stats.Failures)
+	}
+	return metrics
 }
 
 func severalLimits(client *tollgate.Client, mux *http.ServeMux, search http.Handler) {
@@ -249,10 +269,62 @@ func TestTheRecipeForLoginsCountsFailedOnesOnly(t *testing.T) {
 func TestTheRecipeByPlanLimitsEachPlan(t *testing.T) {
 	app := newApplication(t, byPlan, remaining)
 	for _, want := range []int{passed, denied} {
-		app.ask(t, want, "X-User: anna", "X-Plan: free")
+		app.ask(t, want, "X-User: anna")
 	}
 	for _, want := range []int{passed, passed, passed, passed, passed, denied} {
 		app.ask(t, want, "X-User: ben", "X-Plan: pro")
+	}
+}
+
+func TestTheRecipeForBrowsersAnswersAPage(t *testing.T) {
+	app := newApplication(t, pageForBrowsers, remaining)
+	for range 3 {
+		app.ask(t, passed)
+	}
+	page := app.ask(t, denied, "Accept: text/html")
+	text := app.ask(t, denied, "Accept: application/json")
+	if kind := page.Header().Get("Content-Type"); kind != "text/html; charset=utf-8" || !strings.Contains(page.Body.String(), "Please wait") {
+		t.Errorf("%s: %s", kind, page.Body)
+	}
+	if kind := text.Header().Get("Content-Type"); kind != "text/plain; charset=utf-8" {
+		t.Errorf("%s: %s", kind, text.Body)
+	}
+}
+
+func TestAServiceIsTestedWithoutANode(t *testing.T) {
+	app := http.HandlerFunc(remaining)
+	limits := tollgate.NewFake(tollgate.Decision{Allowed: true}, tollgate.FakeDenial(30_000), tollgate.FakeFailure())
+	handler := limits.Middleware(tollgate.Limit{})(app)
+	for _, status := range []int{http.StatusOK, http.StatusTooManyRequests, http.StatusOK} {
+		recorder := httptest.NewRecorder()
+		handler.ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/", nil))
+		if recorder.Code != status {
+			t.Errorf("status %d, want %d", recorder.Code, status)
+		}
+	}
+}
+
+func TestTheRecipesPassRequestsWhileNoNodeAnswers(t *testing.T) {
+	client := newClient(t, tollgate.Options{Nodes: []string{"http://" + testnode.FreeAddress(t)}})
+	chats, chat := tokensAndPlaces(client)
+	mux := http.NewServeMux()
+	severalLimits(client, mux, http.HandlerFunc(remaining))
+	handlers := []http.Handler{chats(chat), mux}
+	for _, recipe := range []recipe{byAddress, byUser, tokensOfAModel, failedLogins, byPlan} {
+		handlers = append(handlers, recipe(client)(http.HandlerFunc(remaining)))
+	}
+	for i, handler := range handlers {
+		recorder := httptest.NewRecorder()
+		request := httptest.NewRequest(http.MethodGet, "/search", nil)
+		request.Header.Set("X-User", "anna")
+		if handler.ServeHTTP(recorder, request); recorder.Code != passed {
+			t.Errorf("recipe %d got %d", i, recorder.Code)
+		}
+	}
+	recorder := httptest.NewRecorder()
+	metricsOf(client)(recorder, nil)
+	if text := recorder.Body.String(); !strings.Contains(text, "tollgate_client_passed_total 8\n") {
+		t.Errorf("eight checks had no decision: %s", text)
 	}
 }
 

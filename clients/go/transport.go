@@ -49,7 +49,7 @@ func (s *sender) exchange(ctx context.Context, call *call) (*response, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &response{status: reply.StatusCode, body: body}, nil
+	return &response{reply.StatusCode, body, s.base.String()}, nil
 }
 
 // request has no Idempotency-Key: with one, an http.Transport would repeat it by itself. By GetBody it

@@ -54,14 +54,16 @@ func TestAnUnknownPolicyIsNamedOnceWithThoseOfTheNode(t *testing.T) {
 	node := testnode.Start(t, "cases.yaml")
 	log := new(warnings)
 	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second, Logger: log.logger()})
-	handler := client.Middleware(tollgate.Limit{Policy: "thousands"})(http.NotFoundHandler())
+	handler := client.Middleware(tollgate.Limit{
+		Policy: "thousands", OnError: func(context.Context, error) {},
+	})(http.NotFoundHandler())
 	for range 3 {
 		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
 	}
 	if _, err := client.CheckBatch(t.Context(), []tollgate.Check{{Policy: "thousands", Key: "a"}}); err != nil {
 		t.Error(err)
 	}
-	log.await(t, "thousands", "bucket, calls, default", "Correct the name")
+	log.await(t, "thousands", "bucket, calls, default", "set `policy` to one")
 }
 
 func TestAPolicyWithoutAHoldIsReportedOnce(t *testing.T) {
@@ -88,7 +90,7 @@ func TestARefusedTokenIsReportedOnce(t *testing.T) {
 			t.Error("a wrong token is admitted")
 		}
 	}
-	log.await(t, "token", "Set Options.Token")
+	log.await(t, "token", "set `token`")
 }
 
 func TestClientsBehindAnUntrustedProxyAreReportedOnce(t *testing.T) {

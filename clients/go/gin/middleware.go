@@ -3,7 +3,8 @@
 //	engine.Use(tollgategin.Middleware(client, tollgategin.Limit{Policy: "per-ip"}))
 //
 // The default key is [gin.Context.ClientIP]. A new engine trusts every peer to set that address by
-// X-Forwarded-For. Call [gin.Engine.SetTrustedProxies] with your proxies, or with nil.
+// X-Forwarded-For: then the address of the peer counts, and the client warns. Behind a proxy call
+// [gin.Engine.SetTrustedProxies].
 //
 // [tollgate.FromContext] returns the decision for the context of c.Request.
 package tollgategin
@@ -12,6 +13,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync"
 
 	"github.com/gin-gonic/gin"
 
@@ -49,13 +51,16 @@ func Text(text string) func(*gin.Context, *tollgate.Answer) (string, string) {
 
 // Middleware returns a handler that aborts a request if its check is denied.
 func Middleware(client *tollgate.Client, limit Limit) gin.HandlerFunc {
+	var first sync.Once
+	var trusting bool
 	return func(c *gin.Context) {
+		first.Do(func() { trusting = trustsEveryone(c) })
 		passed := false
 		next := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			passed, c.Request = true, r
 			c.Next()
 		})
-		client.Middleware(limit.of(c))(next).ServeHTTP(c.Writer, c.Request)
+		client.Middleware(limit.of(c, trusting))(next).ServeHTTP(c.Writer, c.Request)
 		if !passed {
 			c.Abort()
 		}
@@ -63,14 +68,14 @@ func Middleware(client *tollgate.Client, limit Limit) gin.HandlerFunc {
 }
 
 // of binds the functions to the context of one request.
-func (l *Limit) of(c *gin.Context) tollgate.Limit {
+func (l *Limit) of(c *gin.Context, trusting bool) tollgate.Limit {
 	bound := tollgate.Limit{
 		Policy: l.Policy, Plan: l.Plan, Hold: l.Hold, Look: l.Look, Once: l.Once,
 		OnFailure: l.OnFailure, Status: l.Status, OnError: l.OnError,
 		PolicyOf: onRequest(l.PolicyOf, c), PlanOf: onRequest(l.PlanOf, c),
 		Key: onRequest(l.Key, c), Cost: onRequest(l.Cost, c),
 		Skip: onRequest(l.Skip, c), Drain: onResponse(l.Drain, c), Refund: onResponse(l.Refund, c),
-		Address: func(*http.Request) string { return clientIP(c) },
+		Address: func(*http.Request) string { return clientIP(c, trusting) },
 	}
 	if l.Body != nil {
 		bound.Body = func(_ *http.Request, answer *tollgate.Answer) (string, string) { return l.Body(c, answer) }
@@ -92,17 +97,36 @@ func onResponse[T any](option func(*gin.Context) T, c *gin.Context) func(*http.R
 	return func(*http.Request, tollgate.Response) T { return option(c) }
 }
 
+// forwarded are the headers from which a new engine reads the address of a client.
+var forwarded = []string{"X-Forwarded-For", "X-Real-Ip"}
+
+// trustsEveryone reports whether each caller may choose its address, as in a new engine. No proxy has
+// the address of this peer.
+func trustsEveryone(c *gin.Context) bool {
+	const chosen = "0.0.0.1"
+	original := c.Request
+	defer func() { c.Request = original }()
+	c.Request = &http.Request{RemoteAddr: "255.255.255.255:0", Header: http.Header{}}
+	for _, name := range forwarded {
+		c.Request.Header.Set(name, chosen)
+	}
+	return c.ClientIP() == chosen
+}
+
 // clientIP shows Gin addresses without ports and zones. Gin reads no others, and would return the
-// address of a proxy for each of its clients.
-func clientIP(c *gin.Context) string {
+// address of a proxy for each of its clients. An engine that trusts everyone sees no header.
+func clientIP(c *gin.Context, trusting bool) string {
 	original := c.Request
 	defer func() { c.Request = original }()
 	plain := *original
 	if strings.Contains(plain.RemoteAddr, "%") {
 		plain.RemoteAddr = "[" + address.Plain(plain.RemoteAddr) + "]:0"
 	}
-	for _, name := range []string{"X-Forwarded-For", "X-Real-Ip"} {
-		if strings.ContainsAny(strings.Join(plain.Header[name], ""), ":%[") {
+	for _, name := range forwarded {
+		if trusting && plain.Header[name] != nil {
+			plain.Header = plain.Header.Clone()
+			plain.Header.Del(name)
+		} else if strings.ContainsAny(strings.Join(plain.Header[name], ""), ":%[") {
 			plain.Header = plain.Header.Clone()
 			plain.Header[name] = []string{strings.Join(address.List(original.Header, name), ",")}
 		}

@@ -85,6 +85,20 @@ func TestAnAddressWithAPortOrAZoneIsThatOfTheClient(t *testing.T) {
 	}
 }
 
+func TestACallerDoesNotChooseItsKeyUnderANewEngine(t *testing.T) {
+	for _, header := range []string{"X-Forwarded-For", "X-Real-Ip"} {
+		engine, got := gin.New(), ""
+		engine.Use(tollgategin.Middleware(clientOf(t), tollgategin.Limit{Policy: "thousand"}))
+		engine.GET("/", func(c *gin.Context) { got = tollgate.FromContext(c.Request.Context()).Key })
+		request := httptest.NewRequest(http.MethodGet, "/", nil)
+		request.Header.Set(header, "203.0.113.7")
+		engine.ServeHTTP(httptest.NewRecorder(), request)
+		if got != "192.0.2.1" {
+			t.Errorf("%s: the key is %q", header, got)
+		}
+	}
+}
+
 func newEngine(t *testing.T, limit tollgategin.Limit) (*gin.Engine, *int) {
 	t.Helper()
 	engine, reached := gin.New(), 0

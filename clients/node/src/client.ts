@@ -1,4 +1,5 @@
 import { randomBytes, randomUUID } from 'node:crypto'
+import { setMaxListeners } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 
 import { Coalescer, type Written } from './coalescer.js'
@@ -7,12 +8,14 @@ import { Denied, Problem, Unavailable, invalid } from './errors.js'
 import { type Answer, type Call, checkToken, traceparentOf } from './exchange.js'
 import { Hold, hasEnded, repeat } from './hold.js'
 import type { Sale } from './leases.js'
+import { Monitor, type Stats } from './monitor.js'
 import { Nodes } from './nodes.js'
 import { Purchases } from './purchases.js'
 import type {
   BatchAnswer,
   Check,
   CheckAnswer,
+  Decision,
   HoldName,
   ProblemDocument,
   Refund,
@@ -23,7 +26,6 @@ import type {
   TogetherAnswer,
   Usage,
 } from './types.js'
-import { Warnings } from './warnings.js'
 
 export interface ClientOptions {
   /** URLs of nodes, in the order of preference. By default `http://127.0.0.1:7070`. */
@@ -42,10 +44,12 @@ export interface ClientOptions {
   denialCacheMs?: number | undefined
   /** Buy units of policies that sell leases to callers, and decide in this process. By default true. */
   lease?: boolean | undefined
+  /** Gets each decision of a check, also those of leases and of remembered denials. */
+  onDecision?: ((decision: Decision) => void) | undefined
 }
 
 export const CLIENT_OPTIONS = [
-  'nodes', 'deadlineMs', 'token', 'caFile', 'retry', 'coalesce', 'denialCacheMs', 'lease',
+  'nodes', 'deadlineMs', 'token', 'caFile', 'retry', 'coalesce', 'denialCacheMs', 'lease', 'onDecision',
 ] as const satisfies Array<keyof ClientOptions>
 
 export interface CallOptions {
@@ -74,7 +78,7 @@ const RECORD_MS = 10_000
 /** Asks nodes of Tollgate. Calls reject with `Problem` or `Unavailable`. */
 export class Client {
   /** @internal */
-  readonly warnings = new Warnings()
+  readonly monitor: Monitor
   private readonly nodes: Nodes
   private readonly deadlineMs: number
   private readonly token: ClientOptions['token']
@@ -87,8 +91,9 @@ export class Client {
 
   constructor(options: ClientOptions = {}) {
     checkNames(options, CLIENT_OPTIONS)
+    this.monitor = new Monitor(options.onDecision)
     const urls = [options.nodes ?? 'http://127.0.0.1:7070'].flat()
-    this.nodes = new Nodes(urls, options.caFile, this.warnings)
+    this.nodes = new Nodes(urls, options.caFile, this.monitor)
     this.deadlineMs = options.deadlineMs ?? Math.min(urls.length * DEADLINE_OF_A_NODE_MS, MOST_DEFAULT_DEADLINE_MS)
     if (!(typeof this.deadlineMs === 'number' && this.deadlineMs > 0 && this.deadlineMs <= MOST_MS)) {
       throw new RangeError(`deadlineMs must be a number above 0 and at most ${MOST_MS}`)
@@ -104,7 +109,8 @@ export class Client {
     if (options.lease ?? true) {
       this.purchases = new Purchases({
         buy: (order) => this.buy(order),
-        settle: (body) => this.post('/v1/settle', JSON.stringify(body), this.retry, {}),
+        settle: (body) => this.monitor.quietly(
+          'the settle of leases failed', this.counted('/v1/settle', 'results', JSON.stringify(body), this.retry, {})),
         returned: (of) => this.denials.forget(of),
       })
     }
@@ -119,20 +125,27 @@ export class Client {
   /** Decides one check. */
   async check(check: Check, options: CallOptions = {}): Promise<CheckAnswer> {
     if (hasBadCost(check)) throw badCost()
+    const { monitor } = this
     const denial = this.denials.find(check)
-    if (denial?.isFresh) return denial.answerTo(check)
+    if (denial?.isFresh) return monitor.decided(denial.answerTo(check))
     const paid = this.purchases?.check(check)
-    if (paid !== undefined) return paid
+    if (paid !== undefined) return monitor.decided(paid)
     const question = this.denials.ask()
     try {
       const answer = await this.ask(this.sendable(check, options), options)
       this.denials.learn(check, answer, question)
       this.purchases?.answered(check, answer)
-      return answer
+      return check.over === 'drain' ? answer : monitor.decided(answer)
     } catch (error) {
-      if (denial?.holds && isFailure(error)) return denial.answerTo(check)
+      monitor.failed()
+      if (denial?.holds && isFailure(error)) return monitor.decided(denial.answerTo(check))
       throw error
     }
+  }
+
+  /** Counts of decisions and failures, for metrics. */
+  stats(): Stats {
+    return this.monitor.stats()
   }
 
   /** Decides up to 1000 checks, each alone. */
@@ -151,20 +164,27 @@ export class Client {
         if (answer && 'allowed' in answer) this.denials.learn(open[index] as Check, answer, question)
       })
     } catch (error) {
+      this.monitor.failed(open.length)
       if (!isFailure(error) || !denials.every((denial) => denial?.holds)) throw error
       isOpen.fill(false)
     }
     const next = answers.values()
-    return {
-      results: checks.map((check, index) => (isOpen[index] ? next.next().value : denials[index]?.answerTo(check)) as CheckAnswer),
-    }
+    const results = checks.map((check, index) => {
+      const result = (isOpen[index] ? next.next().value : denials[index]?.answerTo(check)) as BatchAnswer['results'][number]
+      if ('error' in result) this.monitor.failed()
+      else if (check.over !== 'drain') this.monitor.decided(result)
+      return result
+    })
+    return { results }
   }
 
   /** Charges all of up to 16 checks, or none. This call is repeated only if each check has an id. */
   async checkAll(checks: Check[], options: CallOptions = {}): Promise<TogetherAnswer> {
     if (checks.some(hasBadCost)) throw badCost()
     const repeatable = this.retry && checks.every(({ id }) => id !== undefined)
-    return this.post('/v1/check/all', JSON.stringify({ checks }), repeatable, options)
+    const answer: TogetherAnswer = await this.counted('/v1/check/all', 'allowed', JSON.stringify({ checks }), repeatable, options)
+    for (const decision of answer.results) this.monitor.decided(decision)
+    return answer
   }
 
   /**
@@ -195,9 +215,11 @@ export class Client {
       throw new RangeError(`waitMs must be an integer from 0 to ${MOST_WAIT_MS} (milliseconds), not ${waitMs}`)
     }
     signal?.throwIfAborted()
+    // Many waits may share a signal. Node warns of more than ten listeners.
+    if (signal !== undefined) setMaxListeners(0, signal)
     const waiting = { ...check, id: check.id ?? randomUUID(), once: check.id === undefined, wait_ms: waitMs }
     const { policy, key, id } = waiting
-    const giveBack = () => void repeat(() => this.refund({ policy, key, id }), 0)
+    const giveBack = () => void repeat(this, 'the refund of a place failed', () => this.refund({ policy, key, id }), 0)
     try {
       const decision = await this.check(waiting, options)
       if (!decision.allowed || hasEnded(decision)) throw new Denied(decision)
@@ -222,7 +244,7 @@ export class Client {
   async settle(settlement: Settlement, options: CallOptions = {}): Promise<SettleAnswer> {
     if (hasBadCost(settlement)) throw badCost()
     try {
-      return await this.post('/v1/settle', JSON.stringify(settlement), this.retry, options)
+      return await this.counted('/v1/settle', 'settled', JSON.stringify(settlement), this.retry, options)
     } finally {
       this.denials.forget(settlement)
     }
@@ -230,13 +252,13 @@ export class Client {
 
   /** Lets a hold last for the `ttl` of its policy from now on. */
   async renew(hold: HoldName, options: CallOptions = {}): Promise<RenewAnswer> {
-    return this.post('/v1/renew', JSON.stringify(hold), this.retry, options)
+    return this.counted('/v1/renew', 'renewed', JSON.stringify(hold), this.retry, options)
   }
 
   /** Gives a charge back: exactly that of an id, or units from the oldest charge on. */
   async refund(refund: Refund, options: CallOptions = {}): Promise<RefundAnswer> {
     try {
-      return await this.post('/v1/refund', JSON.stringify(refund), 'id' in refund && this.retry, options)
+      return await this.counted('/v1/refund', 'refunded', JSON.stringify(refund), 'id' in refund && this.retry, options)
     } finally {
       this.denials.forget(refund)
     }
@@ -244,13 +266,13 @@ export class Client {
 
   /** The decision for cost 0, which charges nothing. `cost` asks for the decision of that cost. */
   async usage(of: { policy?: string | undefined; key: string; cost?: number | undefined }, options: CallOptions = {}): Promise<Usage> {
-    return this.call({ method: 'GET', path: `/v1/usage?${query(of)}`, repeatable: this.retry }, options)
+    return this.monitor.failing(this.call({ method: 'GET', path: `/v1/usage?${query(of)}`, repeatable: this.retry }, 'allowed', options))
   }
 
   /** Forgets the present counts of a key. It needs an admin token, if the node has one. */
   async reset(of: { policy?: string | undefined; key: string }, options: CallOptions = {}): Promise<Usage> {
     try {
-      return await this.call({ method: 'DELETE', path: `/v1/usage?${query(of)}`, repeatable: false }, options)
+      return await this.monitor.failing(this.call({ method: 'DELETE', path: `/v1/usage?${query(of)}`, repeatable: false }, 'allowed', options))
     } finally {
       this.denials.forget(of)
     }
@@ -271,9 +293,7 @@ export class Client {
 
   private async checkAlone({ check, text }: Written, options: CallOptions): Promise<CheckAnswer> {
     const again = hasRecord(check) ? () => JSON.stringify(repetitionOf(check)) : undefined
-    const answer: CheckAnswer = await this.post('/v1/check', text, this.retry, options, again)
-    if (typeof answer.allowed !== 'boolean') throw noDecision()
-    return answer
+    return this.post('/v1/check', 'allowed', text, this.retry, options, again)
   }
 
   private async batch(checks: Written[], options: CallOptions): Promise<BatchAnswer> {
@@ -281,17 +301,15 @@ export class Client {
     const again = checks.some(({ check }) => hasRecord(check))
       ? () => bodyOf(checks.map(({ check }) => JSON.stringify(repetitionOf(check))))
       : undefined
-    const answer: BatchAnswer = await this.post('/v1/check/batch', body, this.retry, options, again)
-    if (!Array.isArray(answer.results) || answer.results.length !== checks.length) throw noDecision()
-    for (const result of answer.results) if (result && 'error' in result) this.warnings.heed(result.error)
+    const answer: BatchAnswer = await this.post('/v1/check/batch', 'results', body, this.retry, options, again)
+    if (answer.results.length !== checks.length) throw new Unavailable(`${answer.results.length} results for ${checks.length} checks`)
+    for (const result of answer.results) if ('error' in result) this.monitor.heed(result.error)
     return answer
   }
 
   /** A purchase of units. Its id makes a repetition safe. */
   private async buy(order: object): Promise<Sale> {
-    const sale: Sale = await this.post('/v1/lease', JSON.stringify(order), this.retry, {})
-    if (!(sale.granted >= 0 && sale.spend_within_ms >= 0)) throw noDecision()
-    return sale
+    return this.post('/v1/lease', 'granted', JSON.stringify(order), this.retry, {})
   }
 
   /** The check as a node reads it. */
@@ -304,19 +322,24 @@ export class Client {
     return sent
   }
 
-  private async post<T>(path: string, body: string, repeatable: boolean, options: CallOptions, again?: () => string): Promise<T> {
-    if (Buffer.byteLength(body) > MOST_BYTES) throw tooLarge()
-    return this.call({ method: 'POST', path, body, again, repeatable }, options)
+  private counted<T>(path: string, member: string, body: string, repeatable: boolean, options: CallOptions): Promise<T> {
+    return this.monitor.failing(this.post(path, member, body, repeatable, options))
   }
 
-  private async call<T>(call: Call, options: CallOptions): Promise<T> {
+  private async post<T>(path: string, member: string, body: string, repeatable: boolean, options: CallOptions, again?: () => string): Promise<T> {
+    if (Buffer.byteLength(body) > MOST_BYTES) throw tooLarge()
+    return this.call({ method: 'POST', path, body, again, repeatable }, member, options)
+  }
+
+  /** The answer of a node. `member` is one that each answer has. */
+  private async call<T>(call: Call, member: string, options: CallOptions): Promise<T> {
     call.traceparent = traceparentOf(options.traceparent)
     const deadline = performance.now() + (options.deadlineMs ?? this.deadlineMs)
     const token = typeof this.token === 'function' ? this.token() : this.token
     try {
-      return parsed(await this.nodes.call(call, token, deadline)) as T
+      return answerOf(await this.nodes.call(call, token, deadline), member) as T
     } catch (error) {
-      if (error instanceof Problem) this.warnings.heed(error.document)
+      if (error instanceof Problem) this.monitor.heed(error.document)
       throw error
     }
   }
@@ -353,29 +376,19 @@ export function isFailure(error: unknown): boolean {
   return error instanceof Unavailable || (error instanceof Problem && error.status >= 500)
 }
 
-function parsed(answer: Answer): unknown {
+function answerOf({ status, text, node }: Answer, member: string): object {
   let body: unknown
   try {
-    body = JSON.parse(answer.text)
-  } catch (error) {
-    if (answer.status === 200) throw noDecision(error)
+    body = JSON.parse(text)
+  } catch {}
+  if (typeof body === 'object' && body !== null) {
+    const value = (body as Record<string, unknown>)[member]
+    if (status === 200 && (member === 'allowed' ? typeof value === 'boolean' : value !== undefined)) return body
+    if (status !== 200 && 'type' in body && String(body.type).startsWith('urn:tollgate:problem:')) {
+      throw new Problem({ title: '', detail: '', ...body, status } as ProblemDocument)
+    }
   }
-  if (answer.status === 200) {
-    if (typeof body !== 'object' || body === null) throw noDecision()
-    return body
-  }
-  throw new Problem({
-    type: 'about:blank',
-    title: `status ${answer.status}`,
-    detail: 'the answer is no problem document',
-    ...(typeof body === 'object' ? (body as Partial<ProblemDocument>) : {}),
-    status: answer.status,
-  })
-}
-
-/** Something else than a node has answered. */
-function noDecision(cause?: unknown): Unavailable {
-  return new Unavailable('the answer is no decision', cause)
+  throw new Unavailable(`${node} is no node of Tollgate: it answered ${status} without a decision`)
 }
 
 function written(check: Check): Written {

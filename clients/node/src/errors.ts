@@ -17,7 +17,13 @@ export class Problem extends Error {
 
   /** Whether the check itself is at fault, and every node would reject it. */
   get isBadCheck(): boolean {
-    return [400, 409, 413, 422].includes(this.status)
+    return [400, 409, 413, 422].includes(this.status) && !this.isUnknownPlan
+  }
+
+  /** As an unknown policy, a mistake of the program and not of the check. */
+  get isUnknownPlan(): boolean {
+    const { violations } = this.document
+    return violations?.length === 1 && violations[0]?.pointer.endsWith('/plan') === true
   }
 }
 
@@ -26,7 +32,7 @@ export class Unavailable extends Error {
   override readonly name = 'Unavailable'
 
   constructor(reason: string, cause?: unknown) {
-    super(`Tollgate is unavailable: ${reason}`, { cause })
+    super(`no node answered: ${reason}`, { cause })
   }
 }
 

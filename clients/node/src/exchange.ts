@@ -18,6 +18,8 @@ export interface Call {
 export interface Answer {
   status: number
   text: string
+  /** The URL of the node. */
+  node: string
 }
 
 /** Why a node did not answer. Only `refused` is sure that the node did not read the call. */
@@ -53,7 +55,7 @@ export class Link {
   private readonly prefix: string
   private readonly connected = new WeakSet<object>()
 
-  constructor(node: string, caFile: string | undefined) {
+  constructor(private readonly node: string, caFile: string | undefined) {
     const url = new URL(node)
     this.isSecure = url.protocol === 'https:'
     if (!this.isSecure && url.protocol !== 'http:') {
@@ -98,7 +100,7 @@ export class Link {
         response.setEncoding('utf8').on('data', (part: string) => { text += part })
         response.once('error', fail).once('end', () => {
           cancel()
-          resolve({ status: response.statusCode as number, text })
+          resolve({ status: response.statusCode as number, text, node: this.node })
         })
       })
       request.end(call.body)

@@ -23,7 +23,8 @@ export function tollgate(options: ExpressOptions = {}): RequestHandler & { close
   const limiter = new Limiter(options, SOURCE)
 
   const handler: RequestHandler = (request, response, next) => {
-    const pass = ({ decision, hold, reply, fields, after }: Verdict<Response>) => {
+    const pass = ({ decision, hold, reply, fields, after, answered }: Verdict<Response>) => {
+      if (answered) return
       response.locals.tollgate = decision
       // Another limit may have a hold, too.
       response.locals.tollgateHold = hold ?? response.locals.tollgateHold
@@ -48,7 +49,7 @@ export function tollgate(options: ExpressOptions = {}): RequestHandler & { close
       set(fields)
       next()
     }
-    limiter.decide(request, undefined, request.get('traceparent')).then(pass).catch(next)
+    limiter.decide(request, undefined, request.get('traceparent'), response).then(pass).catch(next)
   }
   return Object.assign(handler, { close: () => limiter.close() })
 }

@@ -47,7 +47,8 @@ export function tollgateHook(options: FastifyOptions = {}): onRequestAsyncHookHa
   const hook: onRequestAsyncHookHandler = async (request, response) => {
     const { traceparent } = request.headers
     const trace = typeof traceparent === 'string' ? traceparent : undefined
-    const { decision, hold, reply, fields, after } = await limiter.decide(request, undefined, trace)
+    const { decision, hold, reply, fields, after, answered } = await limiter.decide(request, undefined, trace, response)
+    if (answered) return response
     request.tollgate = decision
     // Another limit may have a hold, too.
     request.tollgateHold = hold ?? request.tollgateHold

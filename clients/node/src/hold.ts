@@ -12,6 +12,7 @@ const SHORTEST_RENEWAL_MS = 50
 const REPEAT_MS = 60_000
 const FIRST_PAUSE_MS = 100
 const LONGEST_PAUSE_MS = 5000
+const SETTLE_FAILED = 'the settle of a hold failed'
 
 /** Units and places that are held until `settle`. It renews them, and no other process can free them. */
 export class Hold {
@@ -23,7 +24,7 @@ export class Hold {
   private readonly held: Held[]
   private answers: Promise<SettleAnswer[]> | undefined
 
-  private constructor(client: Client, checks: Named[], readonly decisions: CheckAnswer[], sent: number) {
+  private constructor(private readonly client: Client, checks: Named[], readonly decisions: CheckAnswer[], sent: number) {
     this.signal = this.end.signal
     const lose = (reason: string) => this.end.abort(new HoldEnded(reason))
     this.held = checks.flatMap(({ policy, key, id }, index) => {
@@ -46,7 +47,7 @@ export class Hold {
         const hold = new Hold(client, named, decisions, sent)
         if (hold.held.length > 0) return hold
         const problem = withoutHold(hold.decision.policy)
-        client.warnings.heed(problem.document)
+        client.monitor.heed(problem.document)
         throw problem
       }
       if (answer.allowed) giveBack(client, named.filter((_, index) => !decisions[index]?.replayed))
@@ -76,7 +77,7 @@ export class Hold {
 
   /** Settles by the present `cost`. It never rejects. */
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.settle().catch(() => {})
+    await this.client.monitor.quietly(SETTLE_FAILED, this.settle())
   }
 }
 
@@ -105,7 +106,7 @@ class Held {
     try {
       return await this.client.settle(settlement)
     } catch (error) {
-      if (isFailure(error)) void repeat(() => this.client.settle(settlement))
+      if (isFailure(error)) void repeat(this.client, SETTLE_FAILED, () => this.client.settle(settlement))
       throw error
     }
   }
@@ -151,11 +152,11 @@ export function hasEnded({ hold }: CheckAnswer): boolean {
 
 /** Settles holds that no work began under. */
 function giveBack(client: Client, names: HoldName[]): void {
-  for (const { policy, key, id } of names) void repeat(() => client.settle({ policy, key, id, cost: 0 }), 0)
+  for (const { policy, key, id } of names) void repeat(client, SETTLE_FAILED, () => client.settle({ policy, key, id, cost: 0 }), 0)
 }
 
 /** Makes a call until a node answers it, for a minute. */
-export async function repeat(call: () => Promise<unknown>, pause = FIRST_PAUSE_MS): Promise<void> {
+export async function repeat(client: Client, failed: string, call: () => Promise<unknown>, pause = FIRST_PAUSE_MS): Promise<void> {
   const end = performance.now() + REPEAT_MS
   while (performance.now() < end) {
     await sleep(pause, undefined, { ref: false })
@@ -163,6 +164,7 @@ export async function repeat(call: () => Promise<unknown>, pause = FIRST_PAUSE_M
       await call()
       return
     } catch (error) {
+      client.monitor.log(failed, error)
       if (!isFailure(error)) return
     }
     pause = Math.min(2 * pause || FIRST_PAUSE_MS, LONGEST_PAUSE_MS)

@@ -1,4 +1,6 @@
 export { type AcquireOptions, Client, type CallOptions, type ClientOptions } from './client.js'
 export { Denied, HoldEnded, Problem, Unavailable } from './errors.js'
+export { fake } from './fake.js'
 export type { Hold } from './hold.js'
+export type { Stats } from './monitor.js'
 export type * from './types.js'

@@ -51,12 +51,17 @@ export interface LimiterOptions<Request, Response, Context = undefined> extends 
   status?: number | undefined
   /** The body of a denial: a text, a value to send as JSON, or a function that returns one of them. */
   body?: string | object | ((decision: CheckAnswer, request: Request) => string | object) | undefined
-  /** Gets each failure. */
+  /**
+   * The response of a denial: members that replace the default ones. A function that returns nothing
+   * has answered by `response` itself. With Web requests there is no `response`.
+   */
+  denied?: ((decision: CheckAnswer, request: Request, response: Response) => Awaitable<Denial | void>) | undefined
+  /** Gets each failure. By default the client logs the first one, and then at most one a second. */
   onError?: ((error: unknown, request: Request) => void) | undefined
 }
 
 const OPTIONS = [
-  'policy', 'key', 'plan', 'cost', 'hold', 'look', 'once', 'meta', 'quotas', 'skip', 'drain', 'refund', 'onFailure', 'status', 'body',
+  'policy', 'key', 'plan', 'cost', 'hold', 'look', 'once', 'meta', 'quotas', 'skip', 'drain', 'refund', 'onFailure', 'status', 'body', 'denied',
   'onError',
 ] as const satisfies Array<keyof LimiterOptions<unknown, unknown>>
 
@@ -67,6 +72,13 @@ export interface Source<Request, Context> {
   ignoresProxy?(request: Request): boolean
   /** The remedy. */
   setting?: string
+}
+
+/** A response to a denied request. `headers` come on top of the default ones; `body` as the option. */
+export interface Denial {
+  status?: number
+  headers?: Record<string, string>
+  body?: string | object
 }
 
 export interface Reply {
@@ -82,6 +94,8 @@ export interface Verdict<Response> {
   hold?: Hold
   /** The response that ends the request, if it does not pass. */
   reply?: Reply
+  /** The option `denied` has answered. */
+  answered?: true
   /** The fields of a request that passes. */
   fields?: Fields
   /** Charges after the response, and gives back if it was `sent`. Or settles the hold. */
@@ -122,6 +136,7 @@ export class Limiter<Request, Response, Context = undefined> {
     if (!(Number.isInteger(status) && status >= 200 && status <= 599)) {
       throw new RangeError('status must be an integer from 200 to 599')
     }
+    if (options.body !== undefined && options.denied !== undefined) throw new TypeError('denied returns the body: remove body')
     if (options.look && options.refund) throw new TypeError('look charges nothing to refund: use one of them')
     if (options.hold && (options.look || options.drain || options.refund)) {
       throw new TypeError('hold settles the cost of a request: remove look, drain and refund')
@@ -129,19 +144,21 @@ export class Limiter<Request, Response, Context = undefined> {
     this.client = clientOf(options, OPTIONS)
   }
 
-  async decide(request: Request, context: Context, traceparent: string | undefined): Promise<Verdict<Response>> {
+  async decide(request: Request, context: Context, traceparent: string | undefined, response?: Response): Promise<Verdict<Response>> {
     const { options } = this
     if (options.skip !== undefined && (await options.skip(request, context))) return {}
     const check = await this.checkOf(request, context)
     let verdict: Verdict<Response>
     try {
       if (check.key === '') throw withoutKey()
-      verdict = await this.ask(check, request, traceparent)
+      verdict = await this.ask(check, traceparent)
+      const { decision } = verdict
+      if (decision?.allowed === false) verdict = await this.denial(decision, request, response as Response)
     } catch (error) {
       verdict = this.withoutDecision(error, request)
     }
     const { hold } = verdict
-    if (hold !== undefined) verdict.after = () => this.settled(request, async () => void (await hold.settle()))
+    if (hold !== undefined) verdict.after = () => this.settled('settle', request, async () => void (await hold.settle()))
     else if (verdict.reply === undefined && (options.drain !== undefined || check.id !== undefined)) {
       verdict.after = (response, sent) =>
         this.follow(request, response, context, check, sent && verdict.decision !== undefined, traceparent)
@@ -171,13 +188,16 @@ export class Limiter<Request, Response, Context = undefined> {
     if (this.options.client === undefined) await this.client.close()
   }
 
-  private async ask(check: Check, request: Request, traceparent: string | undefined): Promise<Verdict<Response>> {
-    if (!this.options.hold) return this.verdict(await this.client.check(this.asked(check), { traceparent }), request)
+  private async ask(check: Check, traceparent: string | undefined): Promise<Verdict<Response>> {
+    if (!this.options.hold) {
+      const decision = await this.client.check(this.asked(check), { traceparent })
+      return { decision, fields: fieldsOf(decision) }
+    }
     try {
       const hold = await this.client.openHold(check, { traceparent })
-      return { ...this.verdict(hold.decision, request), hold }
+      return { decision: hold.decision, fields: fieldsOf(hold.decision), hold }
     } catch (error) {
-      if (error instanceof Denied) return this.verdict(error.decision, request)
+      if (error instanceof Denied) return { decision: error.decision as CheckAnswer }
       throw error
     }
   }
@@ -209,9 +229,9 @@ export class Limiter<Request, Response, Context = undefined> {
   }
 
   private addressOf(request: Request, context: Context): string {
-    const { warnings } = this.client
-    if (warnings.lacks('proxy') && this.source.ignoresProxy?.(request)) {
-      warnings.give(
+    const { monitor } = this.client
+    if (monitor.lacks('proxy') && this.source.ignoresProxy?.(request)) {
+      monitor.warn(
         'proxy',
         'requests have X-Forwarded-For or Forwarded, but the framework trusts no proxy, ' +
           `so all clients behind one count as one: set ${this.source.setting}, or \`key\``,
@@ -220,7 +240,7 @@ export class Limiter<Request, Response, Context = undefined> {
     const written = this.source.address(request, context) ?? ''
     const address = addressIn(written)
     if (address !== written) {
-      warnings.give(
+      monitor.warn(
         'address',
         `the address of a client has a port or a zone ("${written}"), which does not count: ` +
           'let the proxy send addresses without it',
@@ -229,20 +249,26 @@ export class Limiter<Request, Response, Context = undefined> {
     return fittingKey(address)
   }
 
-  private verdict(decision: CheckAnswer, request: Request): Verdict<Response> {
+  private async denial(decision: CheckAnswer, request: Request, response: Response): Promise<Verdict<Response>> {
+    const { body, denied } = this.options
+    const own = await denied?.(decision, request, response)
+    if (denied !== undefined && own === undefined && response !== undefined) return { decision, answered: true }
+    const { status = this.options.status ?? 429, headers, body: content = typeof body === 'function' ? body(decision, request) : body } = own ?? {}
     const fields = fieldsOf(decision)
-    if (decision.allowed) return { decision, fields }
-    const { status = 429, body } = this.options
-    const content = typeof body === 'function' ? body(decision, request) : body
-    return { decision, reply: content === undefined ? problem(status, fields, membersOf(decision)) : reply(status, fields, content) }
+    const reply = content === undefined ? problem(status, fields, membersOf(decision)) : replyOf(status, fields, content)
+    for (const name in headers) reply.fields[name.toLowerCase()] = headers[name] as string
+    return { decision, reply }
   }
 
   private withoutDecision(error: unknown, request: Request): Verdict<Response> {
     if (!(error instanceof Problem) && !(error instanceof Unavailable)) throw error
-    this.options.onError?.(error, request)
     // Else a caller could evade the limit by a key or a cost that the node rejects.
-    if (error instanceof Problem && error.isBadCheck) return { reply: problem(400, {}, BAD_REQUEST) }
-    if (this.options.onFailure !== 'closed') return {}
+    const isBad = error instanceof Problem && error.isBadCheck
+    const isOpen = !isBad && this.options.onFailure !== 'closed'
+    if (isOpen) this.client.monitor.passed()
+    this.report(`no decision, so the request ${isOpen ? 'passes' : `ends with ${isBad ? 400 : 503}`}`, error, request)
+    if (isOpen) return {}
+    if (isBad) return { reply: problem(400, {}, BAD_REQUEST) }
     return { reply: problem(503, { 'retry-after': '1' }, { ...REDUCED_CAPACITY, retry_after_ms: 1000 }) }
   }
 
@@ -250,21 +276,26 @@ export class Limiter<Request, Response, Context = undefined> {
   private async follow(request: Request, response: Response, context: Context, check: Check, sent: boolean, traceparent?: string): Promise<void> {
     const { policy, key, plan, id, meta, quotas } = check
     const { drain, refund, once } = this.options
-    await this.settled(request, async () => {
+    await this.settled('refund', request, async () => {
       if (!sent || id === undefined || !(await refund?.(request, response, context))) return
       await this.client.refund({ policy, key, id }, { traceparent })
     })
-    await this.settled(request, async () => {
+    await this.settled('drain', request, async () => {
       const cost = await drain?.(request, response, context)
       if (!cost || cost < 0) return
       await this.client.check({ policy, key, plan, meta, quotas, once, cost, over: 'drain' }, { traceparent })
     })
   }
 
+  private report(what: string, error: unknown, request: Request): void {
+    if (this.options.onError !== undefined) this.options.onError(error, request)
+    else this.client.monitor.log(what, error)
+  }
+
   /** The response has ended, and so nobody could catch what `onError` throws. */
-  private async settled(request: Request, call: () => Promise<void>): Promise<void> {
+  private async settled(what: string, request: Request, call: () => Promise<void>): Promise<void> {
     try {
-      await call().catch((error) => this.options.onError?.(error, request))
+      await call().catch((error) => this.report(`the ${what} after the response failed`, error, request))
     } catch (thrown) {
       process.emitWarning(thrown instanceof Error ? thrown : new Error(String(thrown)))
     }
@@ -294,7 +325,7 @@ function withoutKey(): Problem {
   return invalid('/key', 'the request has no address: set `key`')
 }
 
-function reply(status: number, fields: Fields, content: string | object): Reply {
+function replyOf(status: number, fields: Fields, content: string | object): Reply {
   if (typeof content === 'string') return body(status, fields, 'text/plain; charset=utf-8', content)
   return body(status, fields, 'application/json', JSON.stringify(content))
 }

@@ -1,6 +1,6 @@
 import { Unavailable } from './errors.js'
 import { type Answer, type Call, Link, type NoAnswer } from './exchange.js'
-import type { Warnings } from './warnings.js'
+import type { Monitor } from './monitor.js'
 
 /** The time for which the client avoids a node that does not answer. */
 export const AVOID_MS = 500
@@ -12,9 +12,9 @@ const HEALTH_MS = 1000
 export class Nodes {
   private readonly nodes: Node[]
 
-  constructor(urls: string[], caFile: string | undefined, warnings: Warnings) {
+  constructor(urls: string[], caFile: string | undefined, monitor: Monitor) {
     if (urls.length === 0) throw new TypeError('nodes must name at least one URL')
-    this.nodes = urls.map((url) => new Node(new Link(url, caFile), warnings))
+    this.nodes = urls.map((url) => new Node(new Link(url, caFile), monitor))
   }
 
   /** The answer of the first node that answers until `deadline`. */
@@ -56,7 +56,7 @@ class Node {
   private lastAnswer = 0
   private compared = false
 
-  constructor(readonly link: Link, private readonly warnings: Warnings) {}
+  constructor(readonly link: Link, private readonly monitor: Monitor) {}
 
   mayBeAsked(): boolean {
     return this.avoidUntil === 0 || (!this.onTrial && performance.now() >= this.avoidUntil)
@@ -99,7 +99,7 @@ class Node {
       const { timeout_ms } = JSON.parse(text)
       if (!(timeout_ms >= shareMs)) return
       const each = nodes > 1 ? ` for each of ${nodes} nodes` : ''
-      this.warnings.give(
+      this.monitor.warn(
         'deadline',
         `the deadline of ${Math.round(shareMs)} ms${each} is not above the node's timeout of ${timeout_ms} ms: ` +
           `set the deadline to at least ${2 * timeout_ms * nodes} ms`,

@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto'
 
 import { isFailure } from './client.js'
 import { type Instant, type Key, type Lease, Leases, type Purchase, type Sale, type Settle } from './leases.js'
-import type { Check, CheckAnswer, SettleAnswer } from './types.js'
+import type { Check, CheckAnswer } from './types.js'
 
 /** So many settles of the longest keys have less than 1 MiB. */
 const MOST_SETTLES = 100
@@ -12,7 +12,8 @@ const MOST_MS = 2 ** 31 - 1
 
 interface Calls {
   buy(body: object): Promise<Sale>
-  settle(body: { settlements: object[] }): Promise<{ results: SettleAnswer[] }>
+  /** Never rejects. */
+  settle(body: { settlements: object[] }): Promise<void>
   /** Units of a key have come back. */
   returned(of: Key): void
 }
@@ -75,7 +76,7 @@ export class Purchases {
   /** Without an answer the rest is lost, until it leaves the window. */
   private async settle(settles: Settle[]): Promise<void> {
     const settlements = settles.map(({ key: { policy, key }, id, cost }) => ({ policy, key, id, cost }))
-    await this.calls.settle({ settlements }).catch(() => {})
+    await this.calls.settle({ settlements })
     for (const settle of settles) {
       this.leases.settled(settle)
       if (settle.rest > 0) this.calls.returned(settle.key)

@@ -41,6 +41,22 @@ describe('acquire', () => {
     await lineIsEmpty(check)
   })
 
+  test('of many callers with one signal gives no warning of the process', async () => {
+    const check = { policy: 'line', key: randomUUID() }
+    const warnings = []
+    const warned = (warning) => warnings.push(warning.name)
+    process.on('warning', warned)
+    const caller = new AbortController()
+    const waits = Array.from({ length: 15 }, () => client.acquire(check, HOUR_MS, { signal: caller.signal }))
+    await waitUntil('the line', async () => (await client.usage({ ...check, cost: 1 })).retry_after_ms > 36_000)
+    caller.abort()
+    const left = (await Promise.allSettled(waits)).filter(({ status }) => status === 'rejected')
+    assert.ok(left.length > 10, `${left.length} callers left`)
+    await new Promise((resolve) => setImmediate(resolve))
+    process.off('warning', warned)
+    assert.deepEqual(warnings, [])
+  })
+
   test('gives its place back when its caller aborts before the answer, and asks nobody after it', async () => {
     const check = await emptyLine()
     const proxy = await proxyNode(node.url)

@@ -95,7 +95,7 @@ describe('a client', () => {
   })
 
   test('forgets a denial at a reset', async () => {
-    await withAnswers([DENIED, {}, { allowed: true }], async (client) => {
+    await withAnswers([DENIED, { allowed: true }, { allowed: true }], async (client) => {
       await client.check({ policy: 'p', key: 'a' })
       assert.equal((await client.check({ policy: 'p', key: 'a' })).source, 'client')
       await client.reset({ policy: 'p', key: 'a' })

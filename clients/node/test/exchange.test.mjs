@@ -9,11 +9,11 @@ import { Client, Problem, Unavailable } from 'tollgate-limiter'
 
 import { RealNode, freePort, silentNode } from './nodes.mjs'
 
-const BODY = '{"key":"日"}'
+const BODY = '{"allowed":true,"key":"日"}'
 const LENGTH = `HTTP/1.1 200 OK\r\ncontent-Length: ${Buffer.byteLength(BODY)}\r\n\r\n${BODY}`
 const FORMS = {
   'with a length': LENGTH,
-  'in chunks': 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8;x=1\r\n{"key":"\r\n5\r\n日"}\r\n0\r\n\r\n',
+  'in chunks': 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n17;x=1\r\n{"allowed":true,"key":"\r\n5\r\n日"}\r\n0\r\n\r\n',
   'that ends with its connection': `HTTP/1.0 200 OK\r\n\r\n${BODY}`,
   'after an interim response': `HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n${LENGTH}`,
 }
@@ -21,7 +21,7 @@ const FORMS = {
 describe('a response', () => {
   for (const [form, text] of Object.entries(FORMS)) {
     test(`${form} is read`, async () => {
-      assert.deepEqual(await answerTo(text), { key: '日' })
+      assert.deepEqual(await answerTo(text), { allowed: true, key: '日' })
     })
   }
 
@@ -87,9 +87,9 @@ describe('a client', () => {
     })
   })
 
-  test('reports a proxy that answers without a problem document', async () => {
+  test('finds a proxy that answers without the problem of a node unavailable', async () => {
     await withServer((_request, response) => response.writeHead(502).end('<html>'), async (client) => {
-      await assert.rejects(client.check({ key: 'a' }), (error) => error instanceof Problem && error.status === 502)
+      await assert.rejects(client.check({ key: 'a' }), /is no node of Tollgate: it answered 502 without a decision/)
     })
   })
 

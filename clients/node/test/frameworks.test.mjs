@@ -45,6 +45,17 @@ describe('in a framework', () => {
       })
     })
 
+    test(`a denial of ${name} may be answered by the application`, async () => {
+      const denied = (decision, _request, response) => {
+        if (decision.reason !== 'deny_listed') return { status: 420 }
+        response.raw === undefined ? response.status(451).send('own') : void response.code(451).send('own')
+      }
+      await withApp({ policy: 'listed', key: () => 'mallory', denied }, false, async (url) => {
+        const { status, body } = await get(url)
+        assert.deepEqual([status, body], [451, 'own'])
+      })
+    })
+
     test(`an address of ${name} counts without its port and its zone`, async () => {
       const forms = ['192.0.2.1:5000', '192.0.2.1', '::ffff:192.0.2.1%eth0', '[2001:db8::1]:80', '2001:db8::1%eth0', '[2001:db8::1]']
       await withApp({ policy: 'address' }, true, async (url) => {

@@ -2,14 +2,14 @@
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
-import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { cpSync, lstatSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 
 import { urlOf } from './applications.mjs'
 import { get } from './http.mjs'
-import { CLIENTS, RealNode, waitUntil } from './nodes.mjs'
+import { CLIENTS, RealNode, freePort, waitUntil } from './nodes.mjs'
 
 const PACKAGE = join(CLIENTS, 'node')
 const SECTIONS = Object.fromEntries(
@@ -74,10 +74,49 @@ describe('README.md', () => {
       assert.equal(await remaining('per-ip', '127.0.0.1'), before - 2)
     })
 
-    test('by plan asks the policy of the plan', async () => {
-      const user = randomUUID()
-      assert.deepEqual(await statuses('report', { 'x-user': user }, 12), { 200: 10, 429: 2 })
-      assert.deepEqual(await statuses('report', { 'x-user': user, 'x-plan': 'pro' }, 12), { 200: 12 })
+    test('by plan has the quotas of the plan', async () => {
+      assert.deepEqual(await statuses('report', { 'x-user': randomUUID() }, 12), { 200: 10, 429: 2 })
+      assert.deepEqual(await statuses('report', { 'x-user': 'acme' }, 12), { 200: 12 })
+    })
+
+    test('a denial is a page for browsers and JSON for others', async () => {
+      assert.equal((await client.check({ policy: 'page', key: '127.0.0.1', cost: 100 })).allowed, true)
+      const page = await get(`${urlOf(server)}page`, { accept: 'text/html,*/*;q=0.8' })
+      assert.deepEqual([page.status, page.headers['content-type']], [429, 'text/html; charset=utf-8'])
+      assert.match(page.body, /Please try again in \d+ s\./)
+      const other = await get(`${urlOf(server)}page`, { accept: 'application/json' })
+      assert.deepEqual([other.status, other.headers['content-type']], [429, 'application/json'])
+      assert.equal(JSON.parse(other.body).error, 'too many requests')
+      assert.ok(Number(other.headers['retry-after']) > 0)
+    })
+
+    test('the counts for Prometheus are those of the client', async () => {
+      await get(urlOf(server))
+      const { body } = await get(`${urlOf(server)}metrics`)
+      const { allowed } = client.stats()
+      assert.ok(body.includes(`tollgate_client_allowed_total ${allowed}\n`) && body.includes('tollgate_client_passed_total 0\n'), body)
+    })
+
+    test('pass requests while no node answers, but for the one whose failures are closed', async () => {
+      writeFileSync(join(home, 'dead.mjs'), `${blocks('Recipes', 'js').join('\n')}\nexport { app, client }\n`)
+      process.env.TOLLGATE_NODES = `http://127.0.0.1:${await freePort()}`
+      const dead = await import(join(home, 'dead.mjs'))
+      process.env.TOLLGATE_NODES = node.url
+      const other = dead.app.listen(0, '127.0.0.1')
+      await waitUntil('the other server', () => other.listening)
+      try {
+        const routes = { '': 200, me: 200, search: 200, report: 200, chat: 200, login: 401, stream: 503, metrics: 200 }
+        for (const [path, expected] of Object.entries(routes)) {
+          const method = ['chat', 'login', 'stream'].includes(path) ? 'POST' : 'GET'
+          const response = await fetch(urlOf(other) + path, { method, headers: { 'x-user': 'a' } })
+          assert.equal(response.status, expected, path)
+        }
+        assert.ok(dead.client.stats().passed >= 6)
+      } finally {
+        await dead.client.close()
+        other.close()
+        other.closeAllConnections()
+      }
     })
 
     test('tokens of a model end when the day is used up', async () => {
@@ -141,6 +180,12 @@ describe('README.md', () => {
     await Promise.all(jobs)
   })
 
+  test('the unit test without a node passes as printed', async () => {
+    const recipe = blocks('Client', 'js').find((block) => block.includes('fake('))
+    writeFileSync(join(home, 'unit.mjs'), recipe)
+    await import(join(home, 'unit.mjs'))
+  })
+
   test('the recipe for Hono limits and shows the decision', async () => {
     const recipe = blocks('Web requests: Hono, Next, Bun', 'js').find((block) => block.includes("from 'hono'"))
     writeFileSync(join(home, 'hono.mjs'), `${recipe}\nexport { app, limit }\n`)
@@ -149,6 +194,11 @@ describe('README.md', () => {
     assert.equal(await response.text(), '999 left')
     assert.match(response.headers.get('ratelimit'), /^"1h";r=999;/)
     await limit.close()
+    process.env.TOLLGATE_NODES = `http://127.0.0.1:${await freePort()}`
+    writeFileSync(join(home, 'hono-dead.mjs'), `${recipe}\nexport { app, limit }\n`)
+    const dead = await import(join(home, 'hono-dead.mjs'))
+    process.env.TOLLGATE_NODES = node.url
+    assert.equal(await (await dead.app.request('/', { headers: { 'x-user': 'a' } })).text(), 'unknown left')
   })
 
   test('the recipes for Bun and Next are handlers', async () => {
@@ -175,6 +225,9 @@ describe('README.md', () => {
       const [lines] = blocks('Install', 'console')
       const environment = { ...process.env, npm_config_audit: 'false', npm_config_fund: 'false', npm_config_loglevel: 'error' }
       execFileSync('sh', ['-ec', lines], { cwd: empty, env: environment, stdio: ['ignore', 'pipe', 'pipe'] })
+      // The usual next step. A dependency on a folder would become a link to it.
+      execFileSync('npm', ['install'], { cwd: empty, env: environment, stdio: ['ignore', 'pipe', 'pipe'] })
+      assert.equal(lstatSync(join(empty, 'node_modules/tollgate-limiter')).isSymbolicLink(), false)
       const program = `
         import { Client } from 'tollgate-limiter'
         const client = new Client({ nodes: process.env.TOLLGATE_NODES, deadlineMs: 5000 })

@@ -244,5 +244,5 @@ def test_wrong_options_are_rejected(kind: type, options: dict[str, object]) -> N
 def test_log_gets_one_line_for_many_failures(caplog: pytest.LogCaptureFixture) -> None:
     limiter = Limiter(Client(), {})
     for _ in range(100):
-        limiter.report(Unavailable("test"))
+        limiter.report("no decision", Unavailable("test"))
     assert len(caplog.records) == 1

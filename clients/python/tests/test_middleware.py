@@ -65,7 +65,7 @@ def test_request_without_an_address_does_not_pass_uncounted(node: Node) -> None:
         limited = wsgi.TollgateMiddleware(refuse_to_run, client=client)
         environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": ""}
         body = limited(environ, lambda status, headers: statuses.append(status))
-        assert b"set `key`" in b"".join(body)
+        assert b"cannot count this request" in b"".join(body)
     assert statuses == ["400 Bad Request"]
 
 

@@ -15,9 +15,11 @@ import httpx
 import pytest
 from django.core.wsgi import get_wsgi_application
 from django.test import override_settings
+from fastapi import FastAPI
 from flask import Flask
 
 from tollgate_limiter import Client
+from tollgate_limiter.asgi import TollgateMiddleware
 
 from apps import serve_asgi, serve_wsgi
 from support import BINARY, CLIENTS, Node, free_port, unique, wait_until
@@ -34,7 +36,8 @@ POLICIES = re.search(r"```yaml\n(.*?)```", README, re.DOTALL)[1]  # type: ignore
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     config = tmp_path_factory.mktemp("readme") / "limits.yaml"
     # A busy machine needs more than the default of 100 ms.
-    config.write_text(POLICIES.replace("}\n", ", timeout: 5s}\n"))
+    policies, plans = POLICIES.split("plans:")
+    config.write_text(policies.replace("}\n", ", timeout: 5s}\n") + "plans:" + plans)
     with Node(config) as node:
         yield node
 
@@ -88,7 +91,7 @@ def is_live(port: int) -> bool:
 
 def test_recipes_for_fastapi_limit(node: Node) -> None:
     async def find_session(token: str | None) -> Any:
-        return SimpleNamespace(user_id=token) if token else None
+        return SimpleNamespace(user_id=token, is_paying="pro" in token) if token else None
 
     async def answer_of(request: Any) -> AsyncIterator[str]:
         yield "An answer"
@@ -108,8 +111,15 @@ def test_recipes_for_fastapi_limit(node: Node) -> None:
         assert statuses(6, lambda: http.get("/reports", headers=one)) == [200] * 5 + [429]
         assert http.get("/reports", headers=two).json() == {"remaining": 4}
         assert statuses(3, lambda: http.get("/search", headers=two)) == [200, 200, 429]
-        pro = {**two, "x-plan": "pro"}
+        pro = {"authorization": f"pro {unique()}"}
         assert statuses(4, lambda: http.get("/export", headers=pro)) == [200] * 4
+        with Client(node.url, deadline=5) as client:
+            assert client.check("127.0.0.1", "page", 100).allowed
+        page = http.get("/page", headers={"accept": "text/html,*/*;q=0.8"})
+        assert (page.status_code, page.headers["content-type"]) == (429, "text/html; charset=utf-8")
+        assert re.search(r"try again in \d+ s\.", page.text)
+        assert http.get("/page").json()["error"] == "too many requests"
+        assert "tollgate_client_passed_total 0\n" in http.get("/metrics").text
         fields = http.get("/export", headers=one)
         assert fields.status_code == 429 and "retry-after" in fields.headers
 
@@ -133,9 +143,30 @@ def test_recipes_for_fastapi_limit(node: Node) -> None:
         assert denied.status_code == 429 and int(denied.headers["retry-after"]) > 60
 
 
+def test_recipes_pass_requests_while_no_node_answers() -> None:
+    async def find_session(token: str | None) -> Any:
+        return SimpleNamespace(user_id="user", is_paying=False)
+
+    dead: Any = SimpleNamespace(port=free_port())
+    app = run("FastAPI", dead, find_session=find_session, answer_of=None)["app"]
+    with serve_asgi(app) as url, httpx.Client(base_url=url, timeout=30) as http:
+        for path in ("/", "/reports", "/search", "/export", "/metrics"):
+            assert http.get(path).status_code == 200, path
+        assert http.post("/login", headers={"x-password": "right"}).status_code == 200
+        assert http.get("/stream").status_code == 503
+    app = run("Flask", dead)["app"]
+    with serve_wsgi(app) as url, httpx.Client(base_url=url, timeout=30) as http:
+        assert http.get("/").json() == {"remaining": None}
+        assert http.post("/login").status_code == 401
+
+
 def remaining(node: Node, policy: str, key: str) -> int:
     usage = httpx.get(f"{node.url}/v1/usage", params={"policy": policy, "key": key})
     return int(usage.json()["remaining"])
+
+
+def test_unit_test_without_a_node_passes_as_printed(node: Node) -> None:
+    run("Test your service", node, FastAPI=FastAPI, TollgateMiddleware=TollgateMiddleware)
 
 
 def test_recipes_for_flask_limit(node: Node) -> None:
@@ -177,4 +208,4 @@ def test_job_that_runs_elsewhere_is_busy(node: Node, capsys: pytest.CaptureFixtu
 def test_readme_prints_no_other_blocks() -> None:
     sections = {name for name, blocks in BLOCKS.items() if blocks}
     tested = {"# Tollgate for Python", "FastAPI", "Flask", "Django", "Client"}
-    assert sections == tested | {"Flask-Limiter and slowapi"}
+    assert sections == tested | {"Flask-Limiter and slowapi", "Test your service"}

@@ -304,7 +304,8 @@ def test_refused_token_warns_once(secure_node: Node, caplog: pytest.LogCaptureFi
             with pytest.raises(TollgateError):
                 client.check(unique())
     assert [record.message for record in caplog.records] == [
-        "the node refused the token: set `token` to a check token of the node"
+        "the node refused the token (401 the token is not known): "
+        "set `token` to one that may make this call"
     ]
 
 

@@ -10,9 +10,10 @@ use crate::check::{Check, Refund};
 use crate::clock;
 use crate::decision::{AllAnswer, Decision, LeaseAnswer, RefundAnswer, RenewAnswer, SettleAnswer, Usage};
 use crate::error::{Error, Problem};
+use crate::fake::Fakes;
 use crate::hold::HoldName;
-use crate::node::{Call, Failure, Node, Reply};
-use crate::warnings::Warnings;
+use crate::monitor::Monitor;
+use crate::node::{Call, Failure, Node};
 
 /// The longest body that a node reads. It closes the connection of a longer one before the end.
 const MAX_BODY: usize = 1 << 20;
@@ -39,6 +40,12 @@ pub(crate) struct Settlement {
     pub cost: u64,
 }
 
+/// The answer of a node, of status 200.
+struct Answer {
+    node: Arc<Node>,
+    body: Bytes,
+}
+
 /// The calls of the API.
 #[derive(Debug)]
 pub(crate) struct Calls {
@@ -46,7 +53,9 @@ pub(crate) struct Calls {
     pub deadline: Duration,
     /// Whether a call may be sent twice.
     pub repeats: bool,
-    pub warnings: Arc<Warnings>,
+    pub monitor: Arc<Monitor>,
+    /// Answers in place of the nodes.
+    pub fakes: Option<Fakes>,
 }
 
 impl Calls {
@@ -54,7 +63,7 @@ impl Calls {
         let traceparent = check.traceparent.as_deref();
         let again = check.is_retry_safe().then(|| body_of(&check.again())).transpose()?;
         let call = Call { again, ..self.post("/v1/check", check, traceparent)? };
-        answer_of(&self.ask(&call).await?.body)
+        answer_of(&self.ask(&call).await?)
     }
 
     /// Decides checks, each for itself. There is a result for each.
@@ -65,8 +74,11 @@ impl Calls {
         });
         let again = again.transpose()?;
         let call = Call { again, ..self.post("/v1/check/batch", &Checks { checks }, traceparent(checks))? };
-        let reply = self.ask(&call).await?;
-        let results = results_of(&reply.body)?;
+        let results = results_of(&self.ask(&call).await?)?;
+        results
+            .iter()
+            .filter_map(|result| result.as_ref().err())
+            .for_each(|problem| self.monitor.heed(problem));
         if results.len() != checks.len() {
             return Err(Error::unavailable(format!("{} results for {} checks", results.len(), checks.len())));
         }
@@ -77,7 +89,7 @@ impl Calls {
     pub async fn all(&self, checks: &[&Check]) -> Result<AllAnswer, Error> {
         let call = self.post("/v1/check/all", &Checks { checks }, traceparent(checks))?;
         let is_repeatable = call.is_repeatable && checks.iter().all(|check| check.id.is_some());
-        answer_of(&self.ask(&Call { is_repeatable, ..call }).await?.body)
+        answer_of(&self.ask(&Call { is_repeatable, ..call }).await?)
     }
 
     pub async fn settle(&self, name: &HoldName, cost: Option<u64>) -> Result<SettleAnswer, Error> {
@@ -88,7 +100,7 @@ impl Calls {
             #[serde(skip_serializing_if = "Option::is_none")]
             cost: Option<u64>,
         }
-        answer_of(&self.ask(&self.post("/v1/settle", &Settlement { name, cost }, None)?).await?.body)
+        answer_of(&self.ask(&self.post("/v1/settle", &Settlement { name, cost }, None)?).await?)
     }
 
     pub async fn lease(&self, name: &LeaseName, want: u64) -> Result<LeaseAnswer, Error> {
@@ -98,7 +110,7 @@ impl Calls {
             name: &'a LeaseName,
             want: u64,
         }
-        answer_of(&self.ask(&self.post("/v1/lease", &Purchase { name, want }, None)?).await?.body)
+        answer_of(&self.ask(&self.post("/v1/lease", &Purchase { name, want }, None)?).await?)
     }
 
     pub async fn settle_leases(&self, settlements: &[Settlement]) -> Result<(), Error> {
@@ -106,18 +118,24 @@ impl Calls {
         struct Settlements<'a> {
             settlements: &'a [Settlement],
         }
-        self.ask(&self.post("/v1/settle", &Settlements { settlements }, None)?).await.map(drop)
+        #[derive(serde::Deserialize)]
+        struct Settled {
+            #[serde(rename = "results")]
+            _results: serde::de::IgnoredAny,
+        }
+        let answer = self.ask(&self.post("/v1/settle", &Settlements { settlements }, None)?).await?;
+        answer_of::<Settled>(&answer).map(drop)
     }
 
     pub async fn renew(&self, name: &HoldName) -> Result<RenewAnswer, Error> {
-        answer_of(&self.ask(&self.post("/v1/renew", name, None)?).await?.body)
+        answer_of(&self.ask(&self.post("/v1/renew", name, None)?).await?)
     }
 
     /// Repeats a refund by id only: a second one gives back nothing.
     pub async fn refund(&self, refund: &Refund) -> Result<RefundAnswer, Error> {
         let call = self.post("/v1/refund", refund, None)?;
         let is_repeatable = call.is_repeatable && refund.id.is_some();
-        answer_of(&self.ask(&Call { is_repeatable, ..call }).await?.body)
+        answer_of(&self.ask(&Call { is_repeatable, ..call }).await?)
     }
 
     pub async fn usage(&self, check: &Check) -> Result<Usage, Error> {
@@ -125,7 +143,7 @@ impl Calls {
         let traceparent = check.traceparent.as_deref();
         let method = Method::GET;
         let call = Call { method, target: &target, body: None, again: None, traceparent, is_repeatable: true };
-        answer_of(&self.ask(&call).await?.body)
+        answer_of(&self.ask(&call).await?)
     }
 
     fn post<'a>(
@@ -139,8 +157,11 @@ impl Calls {
     }
 
     /// Calls the nodes in order until one answers. It never repeats a call that a node answered.
-    async fn ask(&self, call: &Call<'_>) -> Result<Reply, Error> {
+    async fn ask(&self, call: &Call<'_>) -> Result<Answer, Error> {
         let (until, nodes) = (clock::now() + self.deadline, &self.nodes);
+        if let (Some(fakes), [node, ..]) = (&self.fakes, &nodes[..]) {
+            return Ok(Answer { node: node.clone(), body: fakes.answer(call)? });
+        }
         let (mut last, mut again) = (None, false);
         for (place, node) in nodes.iter().enumerate() {
             if !node.admit(clock::now()) {
@@ -148,8 +169,14 @@ impl Calls {
             }
             let (began, share) = (clock::now(), share(until, &nodes[place + 1..], call));
             let failure = match node.ask(share, call, again).await {
-                Ok(reply) if reply.status == StatusCode::OK => return Ok(reply),
-                Ok(reply) => return Err(Error::Problem(Box::new(Problem::of(reply.status, &reply.body)))),
+                Ok(reply) if reply.status == StatusCode::OK => {
+                    return Ok(Answer { node: node.clone(), body: reply.body });
+                }
+                Ok(reply) => {
+                    let problem = Problem::of(reply.status, &reply.body).ok_or_else(|| no_node(node, reply.status))?;
+                    self.monitor.heed(&problem);
+                    return Err(Error::Problem(Box::new(problem)));
+                }
                 Err(failure) => failure,
             };
             if matches!(failure, Failure::Deadline) {
@@ -170,10 +197,10 @@ impl Calls {
 
     /// A silent node may only have waited for its store.
     fn suspect(&self, node: Arc<Node>, waited: Duration) {
-        let warnings = self.warnings.clone();
+        let monitor = self.monitor.clone();
         tokio::spawn(async move {
             if let Some(timeout) = node.timeout().await {
-                warnings.about_timeout(waited, timeout);
+                monitor.about_timeout(waited, timeout);
             }
         });
     }
@@ -222,12 +249,18 @@ fn share(until: Instant, rest: &[Arc<Node>], call: &Call<'_>) -> Instant {
     }
 }
 
-fn answer_of<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
-    serde_json::from_slice(body).map_err(|cause| Error::unavailable(format!("the response is none of a node: {cause}")))
+fn answer_of<T: DeserializeOwned>(answer: &Answer) -> Result<T, Error> {
+    serde_json::from_slice(&answer.body).map_err(|_| no_node(&answer.node, StatusCode::OK))
+}
+
+/// Another program than a node has answered.
+fn no_node(node: &Node, status: StatusCode) -> Error {
+    let (url, status) = (node.url(), status.as_u16());
+    Error::unavailable(format!("{url} is no node of Tollgate: it answered {status} without a decision"))
 }
 
 /// Most batches have decisions only. Their decoder needs a fraction of the time.
-fn results_of(body: &[u8]) -> Result<Vec<Result<Decision, Box<Problem>>>, Error> {
+fn results_of(answer: &Answer) -> Result<Vec<Result<Decision, Box<Problem>>>, Error> {
     #[derive(serde::Deserialize)]
     struct Decisions {
         results: Vec<Decision>,
@@ -242,10 +275,10 @@ fn results_of(body: &[u8]) -> Result<Vec<Result<Decision, Box<Problem>>>, Error>
         Failed { error: Box<Problem> },
         Decided(Box<Decision>),
     }
-    if let Ok(Decisions { results }) = serde_json::from_slice(body) {
+    if let Ok(Decisions { results }) = serde_json::from_slice(&answer.body) {
         return Ok(results.into_iter().map(Ok).collect());
     }
-    let Mixed { results } = answer_of(body)?;
+    let Mixed { results } = answer_of(answer)?;
     let result = |item| match item {
         Item::Failed { error } => Err(error),
         Item::Decided(decision) => Ok(*decision),

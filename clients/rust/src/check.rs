@@ -105,6 +105,10 @@ impl Check {
         self.cost != Some(0) && !self.look
     }
 
+    pub(crate) fn is_drain(&self) -> bool {
+        self.over == Some(Over::Drain)
+    }
+
     pub(crate) fn units(&self) -> u64 {
         self.cost.unwrap_or(1)
     }

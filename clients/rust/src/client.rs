@@ -12,11 +12,13 @@ use crate::coalesce::Coalescer;
 use crate::decision::{AllAnswer, Decision, RefundAnswer, RenewAnswer, SettleAnswer, Usage};
 use crate::denials::{Denials, Known};
 use crate::error::{Error, Problem};
+use crate::fake::{Fake, Fakes};
 use crate::hold::{Hold, HoldName};
 use crate::lessee::Lessee;
+use crate::monitor::{Monitor, Stats};
+use crate::node::Node;
 use crate::options::{InvalidOptions, Options};
 use crate::place::Place;
-use crate::warnings::Warnings;
 
 /// The life of an id beyond the deadline, for a node that reads the call late.
 const MORE_LIFE: Duration = Duration::from_secs(10);
@@ -51,8 +53,20 @@ impl Client {
     /// An option is invalid, or a file has no certificates.
     pub fn new(options: Options) -> Result<Self, InvalidOptions> {
         let nodes = options.connect()?.into_iter().map(Arc::new).collect();
-        let (deadline, warnings) = (options.longest(), Arc::default());
-        let calls = Arc::new(Calls { nodes, deadline, repeats: options.retry, warnings });
+        Ok(Self::of(&options, nodes, None))
+    }
+
+    /// A client for unit tests, without a node. Each check gets the next of `ends`, and the last one
+    /// again and again. By default all checks are allowed. Policies always have a hold.
+    pub fn fake(ends: impl IntoIterator<Item = Fake>) -> Self {
+        let options = Options::default().coalesce(false).lease(false).denial_cache(Duration::ZERO);
+        let nodes = options.connect().into_iter().flatten().map(Arc::new).collect();
+        Self::of(&options, nodes, Some(Fakes::new(ends)))
+    }
+
+    fn of(options: &Options, nodes: Vec<Arc<Node>>, fakes: Option<Fakes>) -> Self {
+        let (deadline, monitor) = (options.longest(), Arc::new(Monitor::new(options.on_decision.clone())));
+        let calls = Arc::new(Calls { nodes, deadline, repeats: options.retry, monitor, fakes });
         let pending = Arc::new(Semaphore::new(MAX_PENDING as usize));
         let shared = Shared {
             lessee: Lessee::new(calls.clone(), pending.clone(), options.lease),
@@ -61,7 +75,7 @@ impl Client {
             calls,
             pending,
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Self { shared: Arc::new(shared) }
     }
 
     /// Asks for one decision. Concurrent checks share a call, unless `coalesce` is off.
@@ -70,7 +84,18 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Problem`] if a node rejects the check, [`Error::Unavailable`] if none answers.
-    pub async fn check(&self, mut check: Check) -> Result<Decision, Error> {
+    pub async fn check(&self, check: Check) -> Result<Decision, Error> {
+        let is_drain = check.is_drain();
+        let answer = self.decide(check).await;
+        match &answer {
+            Ok(decision) if !is_drain => self.monitor().decided(decision),
+            Ok(_) => {}
+            Err(_) => self.monitor().failed(1),
+        }
+        answer
+    }
+
+    async fn decide(&self, mut check: Check) -> Result<Decision, Error> {
         let Shared { calls, coalescer, denials, lessee, .. } = &*self.shared;
         let sent = clock::now();
         let known = denials.of(&check, sent);
@@ -86,12 +111,9 @@ impl Client {
             Some(coalescer) => coalescer.check(check.clone()).await,
             None => calls.check(&check).await,
         };
-        match &answer {
-            Ok(decision) => {
-                denials.learn(&check, decision, sent);
-                lessee.learn(&check, is_leasable, decision);
-            }
-            Err(error) => calls.warnings.about(error),
+        if let Ok(decision) = &answer {
+            denials.learn(&check, decision, sent);
+            lessee.learn(&check, is_leasable, decision);
         }
         match (answer, known) {
             // No node knows better, so the offender stays denied.
@@ -102,13 +124,15 @@ impl Client {
 
     /// Also asks if the caller leaves. Otherwise such requests would not count.
     pub(crate) async fn check_detached(&self, check: Check) -> Result<Decision, Error> {
-        if let Some(Known { decision, is_fresh: true }) = self.shared.denials.of(&check, clock::now()) {
+        let known = match self.shared.denials.of(&check, clock::now()) {
+            Some(Known { decision, is_fresh: true }) => Some(decision),
+            _ => self.shared.lessee.pay(&check),
+        };
+        if let Some(decision) = known {
+            self.monitor().decided(&decision);
             return Ok(decision);
         }
         let client = self.clone();
-        if let Some(decision) = self.shared.lessee.pay(&check) {
-            return Ok(decision);
-        }
         let asked = tokio::spawn(async move { client.check(check).await });
         asked.await.unwrap_or_else(|end| Err(Error::unavailable(end)))
     }
@@ -136,19 +160,18 @@ impl Client {
         let answered = if open.is_empty() { Ok(Vec::new()) } else { calls.batch(&open).await };
         let answers = match answered {
             Ok(answers) => answers,
-            Err(Error::Unavailable(_)) if known.iter().all(Option::is_some) => Vec::new(),
             Err(error) => {
-                calls.warnings.about(&error);
-                return Err(error);
+                self.monitor().failed(open.len());
+                if !matches!(error, Error::Unavailable(_)) || known.iter().any(Option::is_none) {
+                    return Err(error);
+                }
+                Vec::new()
             }
         };
         for (place, answer) in places.iter().zip(&answers) {
-            match answer {
-                Ok(decision) => {
-                    denials.learn(&checks[*place], decision, sent);
-                    lessee.learn(&checks[*place], leasable[*place], decision);
-                }
-                Err(problem) => calls.warnings.about_problem(problem),
+            if let Ok(decision) = answer {
+                denials.learn(&checks[*place], decision, sent);
+                lessee.learn(&checks[*place], leasable[*place], decision);
             }
         }
         let mut answers = answers.into_iter();
@@ -157,7 +180,16 @@ impl Client {
             // Without a node, a denial that is not fresh still counts.
             known => answers.next().or_else(|| known.map(|known| Ok(known.decision))),
         });
-        results.collect::<Option<_>>().ok_or_else(|| Error::unavailable("the answer has too few results"))
+        let results: Option<Vec<_>> = results.collect();
+        let results = results.ok_or_else(|| Error::unavailable("the answer has too few results"))?;
+        for (check, result) in checks.iter().zip(&results) {
+            match result {
+                Ok(decision) if !check.is_drain() => self.monitor().decided(decision),
+                Ok(_) => {}
+                Err(_) => self.monitor().failed(1),
+            }
+        }
+        Ok(results)
     }
 
     /// Charges up to 16 checks together, or none of them. The client repeats this call only if each
@@ -167,7 +199,9 @@ impl Client {
     /// A node rejects a check, or none answers.
     pub async fn check_all(&self, checks: impl IntoIterator<Item = Check>) -> Result<AllAnswer, Error> {
         let checks: Vec<Check> = checks.into_iter().collect();
-        self.shared.calls.all(&checks.iter().collect::<Vec<_>>()).await
+        let answer = self.monitor().counted(self.shared.calls.all(&checks.iter().collect::<Vec<_>>()).await)?;
+        answer.results.iter().for_each(|decision| self.monitor().decided(decision));
+        Ok(answer)
     }
 
     /// Waits in line for at most `wait`, under a token bucket, and returns at the start of the check.
@@ -223,7 +257,7 @@ impl Client {
     /// # Errors
     /// A node rejects the settle, or none answers.
     pub async fn settle(&self, name: &HoldName, cost: Option<u64>) -> Result<SettleAnswer, Error> {
-        let answer = self.shared.calls.settle(name, cost).await;
+        let answer = self.monitor().counted(self.shared.calls.settle(name, cost).await);
         self.shared.denials.forget(name.policy.as_deref(), &name.key);
         answer
     }
@@ -233,7 +267,7 @@ impl Client {
     /// # Errors
     /// A node rejects the renewal, or none answers.
     pub async fn renew(&self, name: &HoldName) -> Result<RenewAnswer, Error> {
-        self.shared.calls.renew(name).await
+        self.monitor().counted(self.shared.calls.renew(name).await)
     }
 
     /// Gives units back. The client repeats a refund by id only: a second one gives back nothing.
@@ -242,7 +276,7 @@ impl Client {
     /// A node rejects the refund, or none answers.
     pub async fn refund(&self, refund: Refund) -> Result<RefundAnswer, Error> {
         self.shared.denials.forget(refund.policy.as_deref(), &refund.key);
-        let answer = self.shared.calls.refund(&refund).await;
+        let answer = self.monitor().counted(self.shared.calls.refund(&refund).await);
         // A check that came between may have learned the denial again.
         self.shared.denials.forget(refund.policy.as_deref(), &refund.key);
         answer
@@ -254,7 +288,7 @@ impl Client {
     /// # Errors
     /// A node rejects the call, or none answers.
     pub async fn usage(&self, check: Check) -> Result<Usage, Error> {
-        self.shared.calls.usage(&check).await
+        self.monitor().counted(self.shared.calls.usage(&check).await)
     }
 
     /// Returns all leases. Waits for charges that layers make after their responses, and for settles
@@ -273,8 +307,13 @@ impl Client {
         self.shared.pending.clone().try_acquire_owned().ok()
     }
 
-    pub(crate) fn warnings(&self) -> &Warnings {
-        &self.shared.calls.warnings
+    /// The counts of decisions and failures, for metrics.
+    pub fn stats(&self) -> Stats {
+        self.monitor().stats()
+    }
+
+    pub(crate) fn monitor(&self) -> &Monitor {
+        &self.shared.calls.monitor
     }
 
     /// Gives a check an id if its caller wants it to be charged once.

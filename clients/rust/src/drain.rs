@@ -6,7 +6,10 @@ use tokio::runtime::Handle;
 
 use crate::check::Check;
 use crate::error::Error;
+use crate::hold::Hold;
 use crate::layer::{Answered, LimitLayer};
+
+const DRAIN_FAILED: &str = "the drain after the response failed";
 
 /// Charges the drain, and gives the charge back, when it is dropped: at the end of the body, or if
 /// the caller leaves.
@@ -47,17 +50,44 @@ impl Drop for Drained {
         let limit = limit.clone();
         self.runtime.spawn(async move {
             let Some(_place) = limit.client.pend() else {
-                return limit.report(&Error::unavailable("too many charges after responses wait for a node"));
+                let error = Error::unavailable("too many charges after responses wait for a node");
+                return limit.report(DRAIN_FAILED, &error);
             };
             if let Some(check) = drain
                 && let Err(error) = limit.client.check(check).await
             {
-                limit.report(&error);
+                limit.report(DRAIN_FAILED, &error);
             }
             if let Some(refund) = refund
                 && let Err(error) = limit.client.refund(refund).await
             {
-                limit.report(&error);
+                limit.report("the refund after the response failed", &error);
+            }
+        });
+    }
+}
+
+/// Settles the hold of a request when it is dropped: at the end of the body, or if the caller leaves.
+pub(crate) struct Held {
+    limit: Arc<LimitLayer>,
+    hold: Option<Hold>,
+    runtime: Handle,
+}
+
+impl Held {
+    pub fn new(limit: Arc<LimitLayer>, hold: Hold) -> Self {
+        Self { limit, hold: Some(hold), runtime: Handle::current() }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Some(hold) = self.hold.take() else { return };
+        let (limit, place) = (self.limit.clone(), self.limit.client.pend());
+        self.runtime.spawn(async move {
+            let _place = place;
+            if let Err(error) = hold.end().await {
+                limit.report("the settle after the response failed", &error);
             }
         });
     }

@@ -49,9 +49,12 @@ impl Error {
 
     /// Whether the node rejected the check itself, and not its caller or its policy.
     pub(crate) fn is_bad_check(&self) -> bool {
-        matches!(self, Self::Problem(problem) if matches!(problem.status, 400 | 409 | 413 | 422))
+        matches!(self, Self::Problem(problem) if matches!(problem.status, 400 | 409 | 413 | 422) && !problem.is_unknown_plan())
     }
 }
+
+/// The types of all problems of a node begin so.
+const PROBLEMS: &str = "urn:tollgate:problem:";
 
 /// The document of a call that a node rejected (RFC 9457).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -81,16 +84,18 @@ pub struct Problem {
 impl Problem {
     /// The last part of the kind, such as `unknown-policy`.
     pub fn name(&self) -> &str {
-        self.kind.strip_prefix("urn:tollgate:problem:").unwrap_or(&self.kind)
+        self.kind.strip_prefix(PROBLEMS).unwrap_or(&self.kind)
     }
 
-    /// Reads the document of a response. A proxy may send something else.
-    pub(crate) fn of(status: StatusCode, body: &[u8]) -> Self {
-        let document = serde_json::from_slice(body).unwrap_or_else(|_| {
-            let title = status.canonical_reason().unwrap_or("Unknown status");
-            Self::new("about:blank", title, 0, "the response is no problem document of a node")
-        });
-        Self { status: status.as_u16(), ..document }
+    /// Reads the document of a node. An answer of another program has none.
+    pub(crate) fn of(status: StatusCode, body: &[u8]) -> Option<Self> {
+        let document: Self = serde_json::from_slice(body).ok()?;
+        document.kind.starts_with(PROBLEMS).then(|| Self { status: status.as_u16(), ..document })
+    }
+
+    /// As an unknown policy, a mistake of the program and not of the check.
+    pub(crate) fn is_unknown_plan(&self) -> bool {
+        matches!(&*self.violations, [violation] if violation.pointer.ends_with("/plan"))
     }
 
     /// A body above the limit of a node, which is not sent.

@@ -22,6 +22,7 @@ const SHORTEST_RENEWAL: Duration = Duration::from_millis(50);
 const REPEAT_FOR: Duration = Duration::from_secs(60);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const SETTLE_FAILED: &str = "the settle of a hold failed";
 
 /// The name of a hold: the id of the check that opened it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -110,7 +111,7 @@ impl Hold {
         if held.is_empty() {
             let policy = decisions.first().map_or(DEFAULT_POLICY, |decision| &decision.policy);
             let problem = Problem::no_hold(policy);
-            client.warnings().about_problem(&problem);
+            client.monitor().heed(&problem);
             return Err(Error::Problem(Box::new(problem)));
         }
         let shared = Shared { client, decisions, cost: Mutex::new(Some(0)), end: watch::Sender::new(None) };
@@ -190,7 +191,12 @@ impl std::ops::Deref for Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if !self.held.is_empty() {
-            drop(self.close());
+            let (settled, client) = (self.close(), self.handle.shared.client.clone());
+            self.runtime.spawn(async move {
+                if let Err(error) = settled.await {
+                    client.monitor().log(SETTLE_FAILED, &error);
+                }
+            });
         }
     }
 }
@@ -264,18 +270,26 @@ fn give_back<'a>(client: &Client, names: impl Iterator<Item = &'a HoldName>) {
 }
 
 fn settle_later(client: Client, name: HoldName, cost: Option<u64>, pause: Duration) {
-    tokio::spawn(repeat(pause, async move || client.settle(&name, cost).await));
+    let again = client.clone();
+    tokio::spawn(repeat(client, SETTLE_FAILED, pause, async move || again.settle(&name, cost).await));
 }
 
 /// Makes a call until a node answers it, for a minute.
-pub(crate) async fn repeat<T>(mut pause: Duration, call: impl AsyncFn() -> Result<T, Error>) {
+pub(crate) async fn repeat<T>(
+    client: Client,
+    failed: &str,
+    mut pause: Duration,
+    call: impl AsyncFn() -> Result<T, Error>,
+) {
     let until = clock::now() + REPEAT_FOR;
     while clock::now() < until {
         sleep(pause).await;
-        match call().await {
-            Err(error) if error.may_have_happened() => pause = (2 * pause).clamp(FIRST_PAUSE, LONGEST_PAUSE),
-            _ => return,
+        let Err(error) = call().await else { return };
+        client.monitor().log(failed, &error);
+        if !error.may_have_happened() {
+            return;
         }
+        pause = (2 * pause).clamp(FIRST_PAUSE, LONGEST_PAUSE);
     }
 }
 

@@ -1,5 +1,5 @@
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use crate::check::{Check, safe_key};
 use crate::client::Client;
 use crate::decision::Decision;
 use crate::error::Error;
+use crate::options::InvalidOptions;
 use crate::service::LimitService;
 
 /// The treatment of a request without a decision.
@@ -72,7 +73,7 @@ pub struct LimitLayer {
     on_error: Option<OnError>,
     /// Whether a request holds its cost, and a place, until its response has ended or its caller has
     /// left. The service finds a [`HoldHandle`](crate::HoldHandle) among the extensions, and may set
-    /// the true cost. The policy needs a hold. `look`, `drain` and `refund` have no effect beside it.
+    /// the true cost. The policy needs a hold. It excludes `look`, `drain` and `refund`.
     #[setters(generate)]
     pub(crate) hold: bool,
     /// Whether the check charges nothing, and only denies a cost that does not fit. With
@@ -145,7 +146,7 @@ impl LimitLayer {
     }
 
     /// The partition key of a request. The default, also without a key and for an empty one, is
-    /// [`remote_ip`]. It reads no header: behind a proxy, set a function that trusts the proxy.
+    /// [`remote_ip`]. It reads no header: behind a proxy, set [`forwarded_ip`].
     #[must_use]
     pub fn key(self, key: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
         Self { key: Some(Key::Now(Arc::new(key))), ..self }
@@ -198,13 +199,23 @@ impl LimitLayer {
         self.body_with(move |_, _| (HeaderValue::from_static("text/plain; charset=utf-8"), text.clone()))
     }
 
+    /// A value that is the body of a denial as JSON.
+    #[must_use]
+    pub fn body_json(self, value: &impl serde::Serialize) -> Self {
+        // A value without JSON, such as a map whose keys are no texts, becomes null.
+        let text = Bytes::from(serde_json::to_vec(value).unwrap_or_else(|_| b"null".to_vec()));
+        self.body_with(move |_, _| (HeaderValue::from_static("application/json"), text.clone()))
+    }
+
     /// The content type and the body of a denial.
     #[must_use]
     pub fn body_with(self, body: impl Fn(&Parts, &Decision) -> (HeaderValue, Bytes) + Send + Sync + 'static) -> Self {
         Self { body: Some(Arc::new(body)), ..self }
     }
 
-    /// A function that gets each failure, also those of charges after the response.
+    /// A function that gets each failure, also those of calls after the response. By default the
+    /// client logs the first one, and then at most one a second: by `tracing`, or to the standard
+    /// error of a program without a subscriber.
     #[must_use]
     pub fn on_error(self, on_error: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         Self { on_error: Some(Arc::new(on_error)), ..self }
@@ -219,7 +230,7 @@ impl LimitLayer {
         };
         let key = key.filter(|key| !key.is_empty()).map(safe_key).or_else(|| {
             if self.key.is_none() {
-                self.client.warnings().about_proxy(&request.headers);
+                self.client.monitor().about_proxy(&request.headers);
             }
             remote_ip(request)
         });
@@ -244,9 +255,10 @@ impl LimitLayer {
         check
     }
 
-    pub(crate) fn report(&self, error: &Error) {
-        if let Some(on_error) = &self.on_error {
-            on_error(error);
+    pub(crate) fn report(&self, what: &str, error: &Error) {
+        match &self.on_error {
+            Some(on_error) => on_error(error),
+            None => self.client.monitor().log(what, error),
         }
     }
 }
@@ -254,7 +266,13 @@ impl LimitLayer {
 impl<S> Layer<S> for LimitLayer {
     type Service = LimitService<S>;
 
+    /// # Panics
+    /// If options exclude each other: `hold` beside `look`, `drain` or `refund`, or `look` beside
+    /// `refund`.
     fn layer(&self, inner: S) -> LimitService<S> {
+        let follows = self.drain.is_some() || self.refund.is_some();
+        assert!(!(self.hold && (self.look || follows)), "hold settles the cost: remove look, drain and refund");
+        assert!(!(self.look && self.refund.is_some()), "look charges nothing to refund: use one of them");
         LimitService { limit: Arc::new(self.clone()), inner }
     }
 }
@@ -287,6 +305,57 @@ pub fn remote_ip(request: &Parts) -> Option<String> {
     Some(peer.ip().to_canonical().to_string())
 }
 
+/// A function for [`LimitLayer::key`] behind proxies: addresses or networks, such as `10.0.0.0/8`.
+///
+/// It reads `X-Forwarded-For` from the end, and returns the first address that none of these proxies
+/// has. If the peer is no such proxy, it returns the address of the peer, as [`remote_ip`] does.
+///
+/// # Errors
+/// A proxy is neither an address nor a network.
+pub fn forwarded_ip<T: AsRef<str>>(
+    proxies: impl IntoIterator<Item = T>,
+) -> Result<Box<dyn Fn(&Parts) -> Option<String> + Send + Sync>, InvalidOptions> {
+    let trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref())).collect::<Result<Vec<_>, _>>()?;
+    Ok(Box::new(move |request: &Parts| {
+        let is_proxy = |address: &str| address.parse().is_ok_and(|ip| trusted.iter().any(|network| has(*network, ip)));
+        let mut client = remote_ip(request)?;
+        let lines = request.headers.get_all("x-forwarded-for").iter().filter_map(|line| line.to_str().ok());
+        let hops: Vec<&str> = lines.flat_map(|line| line.split(',')).collect();
+        for hop in hops.into_iter().rev() {
+            if !is_proxy(&client) {
+                break;
+            }
+            client = plain(hop.trim());
+        }
+        Some(client)
+    }))
+}
+
+/// An address without its port, brackets and zone. Other texts stay as they are.
+fn plain(text: &str) -> String {
+    let bare = text.trim_matches(['[', ']']).split('%').next().unwrap_or_default();
+    let address = text.parse::<SocketAddr>().map(|peer| peer.ip()).or_else(|_| bare.parse());
+    address.map_or_else(|_| text.to_owned(), |address| address.to_canonical().to_string())
+}
+
+fn network(text: &str) -> Result<(IpAddr, u8), InvalidOptions> {
+    let fault = || InvalidOptions(format!("proxy `{text}` must be an address or a network such as 10.0.0.0/8"));
+    let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+    let address = address.parse::<IpAddr>().map_err(|_| fault())?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let bits = bits.map_or(Ok(most), str::parse).ok().filter(|bits| *bits <= most).ok_or_else(fault)?;
+    Ok((address, bits))
+}
+
+fn has((network, bits): (IpAddr, u8), address: IpAddr) -> bool {
+    let (apart, width) = match (network, address) {
+        (IpAddr::V4(network), IpAddr::V4(address)) => (u128::from(network.to_bits() ^ address.to_bits()), 32),
+        (IpAddr::V6(network), IpAddr::V6(address)) => (network.to_bits() ^ address.to_bits(), 128),
+        _ => return false,
+    };
+    apart.checked_shr(width - u32::from(bits)).unwrap_or(0) == 0
+}
+
 #[cfg(feature = "axum")]
 fn connect_info(request: &Parts) -> Option<SocketAddr> {
     use axum::extract::ConnectInfo;
@@ -302,4 +371,43 @@ fn connect_info(request: &Parts) -> Option<SocketAddr> {
 #[cfg(not(feature = "axum"))]
 fn connect_info(_: &Parts) -> Option<SocketAddr> {
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key_of(peer: &str, forwarded: &[&str]) -> Option<String> {
+        let key = forwarded_ip(["10.0.0.0/8", "2001:db8::1"]).unwrap();
+        let mut request = http::Request::builder().extension(format!("{peer}:80").parse::<SocketAddr>().unwrap());
+        for line in forwarded {
+            request = request.header("x-forwarded-for", *line);
+        }
+        key(&request.body(()).unwrap().into_parts().0)
+    }
+
+    #[test]
+    fn address_behind_trusted_proxies_is_the_first_that_is_no_proxy() {
+        for (peer, forwarded, key) in [
+            ("203.0.113.9", &["198.51.100.1"][..], "203.0.113.9"),
+            ("10.1.2.3", &["198.51.100.1"], "198.51.100.1"),
+            ("10.1.2.3", &["6.6.6.6, 198.51.100.1, 10.9.9.9"], "198.51.100.1"),
+            ("10.1.2.3", &["6.6.6.6", "198.51.100.1:4711"], "198.51.100.1"),
+            ("[2001:db8::1]", &["[2001:db8::7]:443"], "2001:db8::7"),
+            ("[2001:db8::2]", &["198.51.100.1"], "2001:db8::2"),
+            ("10.1.2.3", &["fe80::1%eth0"], "fe80::1"),
+            ("10.1.2.3", &[], "10.1.2.3"),
+        ] {
+            assert_eq!(key_of(peer, forwarded).as_deref(), Some(key), "{peer} {forwarded:?}");
+        }
+    }
+
+    #[test]
+    fn proxy_must_be_an_address_or_a_network() {
+        for proxy in ["", "proxy", "10.0.0.0/33", "10.0.0.0/x", "::/129"] {
+            let fault = forwarded_ip([proxy]).err().unwrap();
+            assert!(fault.to_string().contains(proxy), "{fault}");
+        }
+        assert!(forwarded_ip(["0.0.0.0/0", "::/0", "192.0.2.1"]).is_ok());
+    }
 }

@@ -117,7 +117,10 @@ impl Lessee {
             let (lessee, place) = (self.clone(), self.pend());
             tokio::spawn(async move {
                 let _place = place;
-                let _ = lessee.calls.settle_leases(&due).await;
+                let monitor = &lessee.calls.monitor;
+                if let Err(error) = monitor.counted(lessee.calls.settle_leases(&due).await) {
+                    monitor.log("the settle of leases failed", &error);
+                }
                 let mut state = lessee.state();
                 due.iter().for_each(|settled| state.hands.settled(settled.name.of_key()));
             });

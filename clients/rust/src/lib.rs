@@ -60,6 +60,8 @@ mod node;
 
 mod patience;
 
+mod fake;
+
 // The answers.
 mod decision;
 
@@ -79,7 +81,7 @@ mod fields;
 // Small parts of the above.
 mod clock;
 
-mod warnings;
+mod monitor;
 
 pub use check::{Check, Over, QuotaSpec, Refund, safe_key};
 pub use client::Client;
@@ -88,7 +90,9 @@ pub use decision::{
     SettleAnswer, Source, Tick, TopMeta, Usage, UsageHold,
 };
 pub use error::{Error, Problem, Unavailable, Violation};
+pub use fake::Fake;
 pub use hold::{Hold, HoldHandle, HoldName};
-pub use layer::{Answered, LimitLayer, OnFailure, remote_ip};
+pub use layer::{Answered, LimitLayer, OnFailure, forwarded_ip, remote_ip};
+pub use monitor::Stats;
 pub use options::{InvalidOptions, Options};
 pub use service::{LimitService, ResponseBody};

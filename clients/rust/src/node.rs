@@ -124,6 +124,10 @@ impl Node {
         }
     }
 
+    pub fn url(&self) -> &str {
+        &self.base
+    }
+
     pub fn is_avoided(&self, now: Instant) -> bool {
         lock(&self.health).avoid_until.is_some_and(|until| until > now)
     }

@@ -1,5 +1,6 @@
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use derive_setters::Setters;
@@ -8,6 +9,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
+use crate::decision::Decision;
+use crate::monitor::OnDecision;
 use crate::node::Node;
 
 /// The node of a client without [`Options::nodes`].
@@ -51,6 +54,8 @@ pub struct Options {
     /// by default, for policies whose `lease` has `callers`. A block, a reset and a lower limit reach
     /// the client at the latest when a lease ends.
     pub(crate) lease: bool,
+    #[setters(skip)]
+    pub(crate) on_decision: Option<OnDecision>,
 }
 
 impl Default for Options {
@@ -64,6 +69,7 @@ impl Default for Options {
             retry: true,
             coalesce: true,
             lease: true,
+            on_decision: None,
         }
     }
 }
@@ -74,6 +80,12 @@ impl Options {
     pub fn nodes<T: Into<String>>(mut self, nodes: impl IntoIterator<Item = T>) -> Self {
         self.nodes = nodes.into_iter().map(Into::into).collect();
         self
+    }
+
+    /// A function that gets each decision, also those that need no call. It must not block.
+    #[must_use]
+    pub fn on_decision(self, on_decision: impl Fn(&Decision) + Send + Sync + 'static) -> Self {
+        Self { on_decision: Some(Arc::new(on_decision)), ..self }
     }
 
     pub(crate) fn longest(&self) -> Duration {

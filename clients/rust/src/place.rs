@@ -55,7 +55,9 @@ impl Drop for Place {
     fn drop(&mut self) {
         if let Some(refund) = self.refund.take() {
             let client = self.client.clone();
-            self.runtime.spawn(repeat(Duration::ZERO, async move || client.refund(refund.clone()).await));
+            let again = client.clone();
+            let call = async move || again.refund(refund.clone()).await;
+            self.runtime.spawn(repeat(client, "the refund of a place failed", Duration::ZERO, call));
         }
     }
 }

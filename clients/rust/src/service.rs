@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use crate::decision::Decision;
 use crate::document::Document;
-use crate::drain::Drained;
+use crate::drain::{Drained, Held};
 use crate::error::Error;
 use crate::fields;
 use crate::layer::{LimitLayer, OnFailure};
@@ -68,7 +68,12 @@ where
     let check = limit.check(&head).await;
     let (mut passed, mut hold) = (None, None);
     let answer = if limit.hold {
-        limit.client.hold(check.clone()).await.map(|opened| hold.insert(opened).decision().clone())
+        limit.client.hold(check.clone()).await.map(|opened| {
+            head.extensions.insert(opened.handle());
+            let decision = opened.decision().clone();
+            hold = Some(Held::new(limit.clone(), opened));
+            decision
+        })
     } else {
         limit.client.check_detached(check.clone()).await
     };
@@ -84,9 +89,6 @@ where
                 return Ok(response);
             }
         }
-    }
-    if let Some(hold) = &hold {
-        head.extensions.insert(hold.handle());
     }
     let follows = !limit.hold && (limit.drain.is_some() || limit.refund.is_some());
     let mut drained = follows.then(|| Drained::new(limit, head.clone(), check));
@@ -114,14 +116,18 @@ where
 
 /// The response to a request without a decision, unless it passes.
 fn failed<E: 'static>(limit: &LimitLayer, error: &Error) -> Option<Response<UnsyncBoxBody<Bytes, E>>> {
-    limit.report(error);
     if error.is_bad_check() {
+        limit.report("no decision, so the request ends with 400", error);
         return Some(ended(limit, Document::bad_request(), HeaderMap::new()));
     }
-    (limit.on_failure == OnFailure::Closed).then(|| {
-        let fields = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from(1))]);
-        ended(limit, Document::no_decision(), fields)
-    })
+    if limit.on_failure == OnFailure::Open {
+        limit.client.monitor().passed();
+        limit.report("no decision, so the request passes", error);
+        return None;
+    }
+    limit.report("no decision, so the request ends with 503", error);
+    let fields = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from(1))]);
+    Some(ended(limit, Document::no_decision(), fields))
 }
 
 fn denied<E: 'static>(limit: &LimitLayer, head: &Parts, decision: &Decision) -> Response<UnsyncBoxBody<Bytes, E>> {

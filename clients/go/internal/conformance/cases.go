@@ -4,6 +4,7 @@ package conformance
 import (
 	"cmp"
 	"encoding/json"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -63,6 +64,8 @@ type Options struct {
 	OnFailure string `json:"on_failure"`
 	Status    int    `json:"status"`
 	Body      string `json:"body"`
+
+	logger *slog.Logger
 }
 
 // Header is a function of a request: the value of the named header, or else a constant.
@@ -108,7 +111,7 @@ func (o Options) client(t *testing.T, nodes []string) *tollgate.Client {
 	t.Helper()
 	options := tollgate.Options{
 		Nodes: nodes, Deadline: defaultDeadline, Token: o.Token,
-		NoRetry: o.Retry != nil && !*o.Retry, NoCoalesce: o.Coalesce != nil && !*o.Coalesce,
+		Logger: o.logger, NoRetry: o.Retry != nil && !*o.Retry, NoCoalesce: o.Coalesce != nil && !*o.Coalesce,
 	}
 	if o.DeadlineMS > 0 {
 		options.Deadline = time.Duration(o.DeadlineMS) * time.Millisecond

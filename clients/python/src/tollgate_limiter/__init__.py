@@ -13,7 +13,9 @@ from .errors import (
     TollgateError as TollgateError,
     Unavailable as Unavailable,
 )
+from .fake import FakeAsyncClient as FakeAsyncClient, FakeClient as FakeClient
 from .hold import AsyncHold as AsyncHold, Hold as Hold
+from .monitor import Stats as Stats
 from .types import (
     Check as Check,
     CheckAnswer as CheckAnswer,

@@ -1,8 +1,4 @@
-"""The client for asyncio.
-
-With aiohttp the process of a FastAPI application needs a third more CPU time. So this module writes
-requests and keeps connections itself, and httptools reads the answers. ADR 61 has the figures.
-"""
+"""The client for asyncio."""
 
 from __future__ import annotations
 
@@ -15,13 +11,12 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from httptools import HttpParserError, HttpResponseParser
-
 from .base import BaseClient
 from .calls import MAX_COALESCED, Call, Decide, Result, Shared
 from .hold import AsyncHold
 from .nodes import AttemptFailed, Failure, Node
 from .types import CheckAnswer
+from .wire import Reply, request
 
 T = TypeVar("T")
 
@@ -139,13 +134,13 @@ class _Waiting:
 class _LoopPart:
     """Connections, tasks and waiting checks belong to one event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fields: dict[str, str]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, fields: str) -> None:
         self.loop = loop
         self.tasks: set[asyncio.Task[Any]] = set()
         self._waiting: list[_Waiting] = []
         self._under_way = 0
         self.idle: defaultdict[Node, list[_Connection]] = defaultdict(list)
-        self._fields = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        self._fields = fields
 
     # ---- checks --------------------------------------------------------------------------------
 
@@ -217,7 +212,7 @@ class _LoopPart:
             while idle and (fresh or not idle[-1].is_open):
                 idle.pop().close()
             connection = idle.pop() if idle else await self._connect(node)
-            reply = await connection.exchange(self._request(node, call, body))
+            reply = await connection.exchange(request(node, call, body, self._fields))
         except AttemptFailed as caught:
             error = caught
         except asyncio.CancelledError:
@@ -244,34 +239,28 @@ class _LoopPart:
             raise AttemptFailed(Failure.REFUSED, error) from error
         return connection
 
-    def _request(self, node: Node, call: Call[Any], body: bytes) -> bytes:
-        trace = f"traceparent: {call.traceparent}\r\n" if call.traceparent else ""
-        length = f"content-length: {len(body)}\r\n" if body else ""
-        line = f"{call.method} {node.prefix}{call.path} HTTP/1.1\r\nhost: {node.authority}\r\n"
-        return f"{line}{self._fields}{trace}{length}\r\n".encode() + body
-
 
 class _Connection(asyncio.Protocol):
     """A connection for one call at a time."""
 
     def __init__(self) -> None:
         self.is_open = True
-        self._reply: asyncio.Future[tuple[int, bytes]] | None = None
+        self._answered: asyncio.Future[tuple[int, bytes]] | None = None
 
     async def exchange(self, request: bytes) -> tuple[int, bytes]:
-        self._reply = asyncio.get_running_loop().create_future()
-        self._parser, self._body = HttpResponseParser(self), b""
+        self._answered = asyncio.get_running_loop().create_future()
+        self._reply = Reply()
         self._transport.write(request)
         try:
-            return await self._reply
+            return await self._answered
         except (Exception, asyncio.CancelledError):
             self.close()
             raise
         finally:
-            self._reply = None
+            self._answered = None
 
     def is_answered(self) -> bool:
-        return self._reply is None or self._reply.done()
+        return self._answered is None or self._answered.done()
 
     def close(self) -> None:
         self.is_open = False
@@ -282,25 +271,22 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_open = False
-        self._fail(error or "the node closed the connection")
+        cause = error or "the node closed the connection"
+        self._fail(AttemptFailed(Failure.BROKEN, cause))
 
     def data_received(self, data: bytes) -> None:
-        if self._reply is None:
+        if self._answered is None:
             self.close()
             return
         try:
-            self._parser.feed_data(data)
-        except HttpParserError as error:
+            self._reply.feed(data)
+        except AttemptFailed as error:
             self._fail(error)
+            return
+        if self._reply.answer and not self.is_answered():
+            self.is_open = self.is_open and self._reply.keeps_alive
+            self._answered.set_result(self._reply.answer)
 
-    def on_body(self, body: bytes) -> None:
-        self._body += body
-
-    def on_message_complete(self) -> None:
-        self.is_open = self.is_open and self._parser.should_keep_alive()
-        if self._reply is not None and not self.is_answered():
-            self._reply.set_result((self._parser.get_status_code(), self._body))
-
-    def _fail(self, cause: object) -> None:
-        if self._reply is not None and not self.is_answered():
-            self._reply.set_exception(AttemptFailed(Failure.BROKEN, cause))
+    def _fail(self, error: AttemptFailed) -> None:
+        if self._answered is not None and not self.is_answered():
+            self._answered.set_exception(error)

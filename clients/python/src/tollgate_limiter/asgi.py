@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 from .aio import AsyncClient
 from .base import DEFAULT_NODE
 from .fields import quota_fields
-from .limiter import Limiter, Options
+from .limiter import Limiter, Options, client_of
 from .request import Request, Response, decoded
 
 Message = MutableMapping[str, Any]
@@ -36,7 +36,7 @@ class TollgateMiddleware:
         **options: Unpack[Options],
     ) -> None:
         self._app = app
-        self._client = client or AsyncClient(nodes)
+        self._client = client_of(AsyncClient, client, nodes)
         self._limiter = Limiter(self._client, options)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:

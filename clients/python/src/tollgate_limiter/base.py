@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import logging
 import math
 import time
 import uuid
@@ -21,13 +20,15 @@ from typing import Any, Generic, TypeVar
 from . import calls, leases
 from .calls import Call, Result, Shared
 from .denials import Denials, Place, cost_of
-from .errors import Denied, ProblemError, TollgateError, Unavailable
+from .errors import Denied, ProblemError, TollgateError, Unavailable, copy
 from .hold import BaseHold, Timer, has_ended, may_have_happened, repeat_later
 from .leases import Lease, Leases
+from .monitor import Monitor, Stats
 from .nodes import AttemptFailed, Attempts, Failure, Node, nodes as read_nodes
 from .types import (
     Check,
     CheckAnswer,
+    Decision,
     RefundAnswer,
     RenewAnswer,
     SettleAnswer,
@@ -48,9 +49,6 @@ MAX_WAIT = 3600.0
 # An id of `once` outlives the last repetition by this.
 ID_TTL_MS = 10_000
 COMPARE_SECONDS = 5.0
-MAX_NOTICES = 32
-
-log = logging.getLogger("tollgate_limiter")
 
 
 class BaseClient(ABC, Generic[H]):
@@ -61,6 +59,7 @@ class BaseClient(ABC, Generic[H]):
     answer goes out once more. With `coalesce` concurrent checks share calls. For `denial_cache`
     seconds the client repeats a final denial of a node by itself; 0 turns that off. With `lease`
     the client buys units where a policy lets it, and decides checks of such keys by itself.
+    `on_decision` gets each decision, also those that need no call.
 
     Calls raise `Unavailable` without an answer, and `ProblemError` if a node rejects them.
     """
@@ -76,6 +75,7 @@ class BaseClient(ABC, Generic[H]):
         coalesce: bool = True,
         denial_cache: float = 1.0,
         lease: bool = True,
+        on_decision: Callable[[Decision], object] | None = None,
     ) -> None:
         self._nodes = read_nodes(nodes, ca_file)
         if deadline is None:
@@ -95,14 +95,18 @@ class BaseClient(ABC, Generic[H]):
         self._leases = Leases()
         if not lease:
             self._leases.close()
-        self._noticed: set[str] = set()
-        self._fields = {"user-agent": "tollgate-python", "content-type": "application/json"}
+        self.monitor = Monitor(on_decision)
+        self._fields = "user-agent: tollgate-python\r\ncontent-type: application/json\r\n"
         if token:
-            self._fields["authorization"] = f"Bearer {token}"
+            self._fields += f"authorization: Bearer {token}\r\n"
         self._start()
         _clients.add(self)
 
     _hold_kind: type[H]
+
+    def stats(self) -> Stats:
+        """Counts of decisions and failures, for metrics."""
+        return self.monitor.stats()
 
     @abstractmethod
     def _start(self) -> None:
@@ -146,7 +150,7 @@ class BaseClient(ABC, Generic[H]):
         ]
         asked = [number for number, answer in enumerate(found) if answer is None]
         if not asked and checks:
-            return found
+            return self._counted(checks, found)
         share = [Shared.of(self._with_id(checks[number])) for number in asked]
         try:
             answers: list[Any] = await self._send(calls.check_batch(share, self._retry))
@@ -154,37 +158,50 @@ class BaseClient(ABC, Generic[H]):
             now = time.monotonic()
             stale = ((places[number], checks[number]) for number in asked)
             answers = [self._denials.find(*one, now, stale=True) for one in stale]
+            for _ in asked:
+                self.monitor.failed()
             if None in answers:
                 raise
         for number, answer in zip(asked, answers, strict=True):
             found[number] = answer
             if isinstance(answer, CheckAnswer):
                 self._learn(places[number], checks[number], answer, sent)
+        return self._counted(checks, found)
+
+    def _counted(self, checks: Sequence[Check], found: list[Any]) -> list[Any]:
+        for check, result in zip(checks, found, strict=True):
+            if isinstance(result, ProblemError):
+                self.monitor.failed()
+            elif check.get("over") != "drain":
+                self.monitor.decided(result)
         return found
 
     async def _check_all(self, checks: Sequence[Check]) -> TogetherAnswer:
         """Charges all of 1 to 16 checks or none. It repeats only if each check has an id."""
-        return await self._send(calls.check_all(checks, self._retry))
+        answer = await self._call(calls.check_all(checks, self._retry))
+        for decision in answer.results:
+            self.monitor.decided(decision)
+        return answer
 
     async def _settle(
         self, key: str, policy: str | None = None, *, id: str, cost: int | None = None
     ) -> SettleAnswer:
         """Ends the hold that a check with `id` opened. `cost` replaces its charge."""
         try:
-            return await self._send(calls.settle(key, policy, id, cost, self._retry))
+            return await self._call(calls.settle(key, policy, id, cost, self._retry))
         finally:
             self._denials.forget(policy, key)
 
     async def _renew(self, key: str, policy: str | None = None, *, id: str) -> RenewAnswer:
         """Lets a hold last for the `ttl` of its policy from now on."""
-        return await self._send(calls.renew(key, policy, id, self._retry))
+        return await self._call(calls.renew(key, policy, id, self._retry))
 
     async def _refund(
         self, key: str, policy: str | None = None, *, cost: int | None = None, id: str | None = None
     ) -> RefundAnswer:
         """Gives the charge of `id` back, or `cost` units. Only the first one may repeat."""
         try:
-            return await self._send(calls.refund(key, policy, cost, id))
+            return await self._call(calls.refund(key, policy, cost, id))
         finally:
             self._denials.forget(policy, key)
 
@@ -192,12 +209,12 @@ class BaseClient(ABC, Generic[H]):
         self, key: str, policy: str | None = None, *, cost: int | None = None
     ) -> Usage:
         """The decision for cost 0, or for `cost`, without a charge."""
-        return await self._send(calls.usage("GET", key, policy, cost))
+        return await self._call(calls.usage("GET", key, policy, cost))
 
     async def _reset(self, key: str, policy: str | None = None) -> Usage:
         """Forgets the counts. If the node has tokens, it needs one of an administrator."""
         try:
-            return await self._send(calls.usage("DELETE", key, policy))
+            return await self._call(calls.usage("DELETE", key, policy))
         finally:
             self._denials.forget(policy, key)
 
@@ -226,7 +243,8 @@ class BaseClient(ABC, Generic[H]):
         name: dict[str, Any] = {"key": key, "policy": policy, "id": id or uuid.uuid4().hex}
         check: Check = {"key": key, "policy": policy, "cost": cost, "meta": meta, "plan": plan}
         check |= {"id": name["id"], "once": not id, "wait_ms": round(wait * 1000)}
-        give_back = partial(repeat_later, self, partial(self._refund, **name), 0.0)
+        refund = partial(self._refund, **name)
+        give_back = partial(repeat_later, self, "the refund of a place failed", refund, 0.0)
         return await self._stand(self._take_place(check, traceparent, give_back), give_back)
 
     async def _take_place(
@@ -282,17 +300,20 @@ class BaseClient(ABC, Generic[H]):
     async def _decide(self, check: Check, traceparent: str | None = None) -> CheckAnswer:
         place, sent = self._denials.place(check), time.monotonic()
         if known := self._decide_here(place, check, sent):
-            return known
+            return self.monitor.decided(known)
         try:
             result = await self._share(Shared.of(self._with_id(check), traceparent))
             if isinstance(result, TollgateError):
-                raise result
-        except Unavailable:
-            if known := self._denials.find(place, check, time.monotonic(), stale=True):
-                return known
+                raise copy(result)
+        except TollgateError as error:
+            self.monitor.failed()
+            if isinstance(error, Unavailable) and (
+                known := self._denials.find(place, check, time.monotonic(), stale=True)
+            ):
+                return self.monitor.decided(known)
             raise
         self._learn(place, check, result, sent)
-        return result
+        return result if check.get("over") == "drain" else self.monitor.decided(result)
 
     def _decide_here(self, place: Place | None, check: Check, sent: float) -> CheckAnswer | None:
         """The decision if it needs no node."""
@@ -377,7 +398,8 @@ class BaseClient(ABC, Generic[H]):
             try:
                 await self._send(calls.settle_leases(due, self._retry))
             except TollgateError as error:
-                log.debug("%d leases are not settled: %s", len(due), error)
+                self.monitor.failed()
+                self.monitor.log("the settle of leases failed", error)
             finally:
                 self._leases.settled(due)
 
@@ -390,6 +412,13 @@ class BaseClient(ABC, Generic[H]):
         """Runs `coroutine` at the end of the process."""
 
     # ---- nodes ---------------------------------------------------------------------------------
+
+    async def _call(self, call: Call[T]) -> T:
+        try:
+            return await self._send(call)
+        except TollgateError:
+            self.monitor.failed()
+            raise
 
     async def _send(self, call: Call[T], began: float | None = None) -> T:
         end = (time.monotonic() if began is None else began) + self._deadline
@@ -406,7 +435,7 @@ class BaseClient(ABC, Generic[H]):
                     self._later(self._compare(node, seconds))
                 continue
             node.answered(time.monotonic())
-            return self._noticing(call, *reply)
+            return self._heeding(call.answer, node.url, *reply)
         raise Unavailable(attempts.reason) from attempts.last
 
     @abstractmethod
@@ -428,39 +457,17 @@ class BaseClient(ABC, Generic[H]):
 
     # ---- mistakes ------------------------------------------------------------------------------
 
-    def notice(self, mistake: str, text: str) -> None:
-        """Warns of each mistake once."""
-        if mistake not in self._noticed and len(self._noticed) < MAX_NOTICES:
-            self._noticed.add(mistake)
-            log.warning(text)
-
-    def _noticing(self, call: Call[T], status: int, body: bytes) -> T:
+    def _heeding(self, read: Callable[[str, int, bytes], T], *reply: Any) -> T:
         try:
-            answer = call.answer(status, body)
+            answer = read(*reply)
         except ProblemError as error:
-            self._notice_problem(error)
+            self.monitor.heed(error)
             raise
         if isinstance(answer, list):
             for result in answer:
                 if isinstance(result, ProblemError):
-                    self._notice_problem(result)
+                    self.monitor.heed(result)
         return answer
-
-    def _notice_problem(self, error: ProblemError) -> None:
-        problem = error.problem
-        if error.name == "unknown-policy":
-            text = (
-                f"{problem.detail} (the node has {', '.join(problem.known)}): set `policy` to one "
-            )
-            self.notice(
-                problem.detail, f"{text}of the node's. Until then its checks get no decision"
-            )
-        elif error.name == "no-hold":
-            self.notice(problem.detail, problem.detail)
-        elif problem.status in (401, 403):
-            self.notice(
-                "token", "the node refused the token: set `token` to a check token of the node"
-            )
 
     async def _compare(self, node: Node, seconds: float) -> None:
         """A deadline below the node's timeout ends before the node's fallback answers."""
@@ -470,7 +477,7 @@ class BaseClient(ABC, Generic[H]):
             timeout = json.loads(body)["timeout_ms"]
             if timeout >= seconds * 1000:
                 deadline, enough = self._deadline * 1000, 2 * timeout * len(self._nodes)
-                self.notice(
+                self.monitor.warn(
                     "deadline",
                     f"the deadline of {deadline:.0f} ms is not above the node's timeout of "
                     f"{timeout} ms: set `deadline` to at least {enough / 1000} seconds",

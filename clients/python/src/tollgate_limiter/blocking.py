@@ -1,11 +1,12 @@
-"""The blocking client, on `http.client`."""
+"""The blocking client, on sockets."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import http.client
 import os
+import selectors
+import socket
 import ssl
 import threading
 import time
@@ -21,12 +22,13 @@ from .later import Call as LaterCall, Later, run as run
 from .nodes import AttemptFailed, Failure, Node
 from .threads import ThreadCoalescer
 from .types import CheckAnswer
+from .wire import Reply, request
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_IDLE = 64
-_Idle = deque[http.client.HTTPConnection]
+_Idle = deque[socket.socket]
 
 
 def _blocking(
@@ -83,27 +85,29 @@ class Client(BaseClient[Hold]):
     async def _exchange(
         self, node: Node, call: Call[Any], body: bytes, seconds: float, fresh: bool
     ) -> tuple[int, bytes]:
-        until, idle = time.monotonic() + seconds, self._idle[node]
+        end, idle = time.monotonic() + seconds, self._idle[node]
         if fresh:
             _close(idle)
-        connection = _take(idle) or _connect(node, seconds)
-        fields = self._fields | ({"traceparent": call.traceparent} if call.traceparent else {})
+        connection = _take(idle) or _connect(node, end)
+        # A thread that came late still waits for the answer.
+        end, reply = max(end, time.monotonic() + seconds / 2), Reply()
         try:
-            # A thread that came late still waits for the answer.
-            connection.sock.settimeout(max(until - time.monotonic(), seconds / 2))
-            connection.request(call.method, node.prefix + call.path, body, fields)
-            response = connection.getresponse()
-            reply = response.status, response.read()
+            connection.settimeout(max(end - time.monotonic(), 0.001))
+            connection.sendall(request(node, call, body, self._fields))
+            while reply.answer is None:
+                reply.feed(_receive(connection, end))
         except BaseException as error:
             connection.close()
             if isinstance(error, TimeoutError):
                 raise AttemptFailed(Failure.SILENT, "no answer in time") from error
-            if isinstance(error, OSError | http.client.HTTPException):
+            if isinstance(error, OSError):
                 raise AttemptFailed(Failure.BROKEN, error) from error
             raise
-        if connection.sock is not None:
+        if reply.keeps_alive:
             idle.append(connection)
-        return reply
+        else:
+            connection.close()
+        return reply.answer
 
     def _later(self, coroutine: Coroutine[Any, Any, None]) -> None:
         threading.Thread(target=run, args=(coroutine,), daemon=True).start()
@@ -136,28 +140,61 @@ class Client(BaseClient[Hold]):
         self.close()
 
 
-def _connect(node: Node, seconds: float) -> http.client.HTTPConnection:
-    connection = http.client.HTTPConnection(node.host, node.port, seconds)
-    if node.tls:
-        connection = http.client.HTTPSConnection(
-            node.host, node.port, timeout=seconds, context=node.tls
-        )
+def _connect(node: Node, end: float) -> socket.socket:
+    left = max(end - time.monotonic(), 0.001)
     try:
-        connection.connect()
+        connection = socket.create_connection((node.host, node.port), left)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if node.tls:
+            connection = node.tls.wrap_socket(
+                connection, server_hostname=node.host, do_handshake_on_connect=False
+            )
+            _shake_hands(connection, end)
     except OSError as error:
-        connection.close()
         raise AttemptFailed(Failure.REFUSED, error) from error
     return connection
 
 
-def _take(idle: _Idle) -> http.client.HTTPConnection | None:
+def _shake_hands(connection: ssl.SSLSocket, end: float) -> None:
+    """A timeout of the socket would begin anew with each part of the handshake."""
+    connection.settimeout(0)
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        while True:
+            try:
+                connection.do_handshake()
+                return
+            except ssl.SSLWantReadError:
+                if not selector.select(max(end - time.monotonic(), 0)):
+                    connection.close()
+                    raise TimeoutError("the handshake of TLS did not end in time") from None
+            except OSError:
+                connection.close()
+                raise
+
+
+def _receive(connection: socket.socket, end: float) -> bytes:
+    """What arrives until `end`, or has arrived when this thread comes late."""
+    left = end - time.monotonic()
+    if left > 0:
+        connection.settimeout(left)
+        with contextlib.suppress(TimeoutError):
+            return connection.recv(65536)
+    connection.settimeout(0)
+    try:
+        return connection.recv(65536)
+    except (BlockingIOError, ssl.SSLWantReadError):
+        raise TimeoutError from None
+
+
+def _take(idle: _Idle) -> socket.socket | None:
     """The idle connection that was used last, and that the node has not closed."""
     with contextlib.suppress(IndexError):
         while True:
             connection = idle.pop()
             try:
-                connection.sock.settimeout(0)
-                connection.sock.recv(1)
+                connection.settimeout(0)
+                connection.recv(1)
             except (BlockingIOError, ssl.SSLWantReadError):
                 return connection
             except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -29,6 +30,8 @@ from .types import (
 # The largest body that a node reads. It closes the connection of a longer call before its end.
 MAX_CALL_BYTES = 1024 * 1024
 MAX_COALESCED = 100
+# The types of all problems of a node begin so.
+PROBLEMS = "urn:tollgate:problem:"
 # A longer check has a fault, and a node may reject a call for the sum of its bytes.
 MAX_SHARED_BYTES = 8 * 1024
 
@@ -60,20 +63,16 @@ class Call(Generic[T]):
         if len(self.path) + len(self.body) > MAX_CALL_BYTES:
             raise too_large(MAX_CALL_BYTES)
 
-    def answer(self, status: int, body: bytes) -> T:
-        """The answer, or raises its problem."""
-        try:
+    def answer(self, node: str, status: int, body: bytes) -> T:
+        """The answer of a node, or raises its problem."""
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             members = _decode(body.decode())
-        except ValueError as error:
             if status == 200:
-                raise Unavailable("the answer is none of a node: it is not JSON") from error
-            members = None
-        if status != 200:
-            raise problem_error(members, status)
-        try:
-            return self.read(members)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise Unavailable(f"the answer is none of a node: {error}") from error
+                return self.read(members)
+            if members["type"].startswith(PROBLEMS):
+                raise problem_error(members)
+        fault = f"it answered {status} without a decision"
+        raise Unavailable(f"{node} is no node of Tollgate: {fault}")
 
 
 @dataclass(slots=True)
@@ -129,7 +128,7 @@ def check_batch(share: Sequence[Shared], repeatable: bool) -> Call[list[Result]]
 def _result(place: int, item: Any) -> Result:
     if "error" not in item:
         return read(CheckAnswer, item)
-    error = problem_error(item["error"], 500)
+    error = problem_error(item["error"])
     for fault in error.problem.violations:
         fault.pointer = fault.pointer.removeprefix(f"/checks/{place}")
     return error
@@ -184,12 +183,8 @@ def usage(method: str, key: str, policy: str | None, cost: int | None = None) ->
     return Call(method, path, partial(read, Usage))
 
 
-def problem_error(members: Any, status: int) -> ProblemError:
-    try:
-        return ProblemError(read(Problem, members))
-    except (TypeError, AttributeError):
-        title = "No problem document"
-        return ProblemError(Problem("about:blank", title, status, f"the status is {status}"))
+def problem_error(members: Any) -> ProblemError:
+    return ProblemError(read(Problem, members))
 
 
 def _list(bodies: Iterable[bytes]) -> bytes:

@@ -19,7 +19,7 @@ from .aio import AsyncClient
 from .base import DEFAULT_NODE, BaseClient
 from .blocking import Client, run
 from .fields import quota_fields
-from .limiter import Limiter
+from .limiter import Limiter, client_of
 from .request import NO_RESPONSE, Request, Response
 
 
@@ -42,7 +42,7 @@ class TollgateMiddleware:
         options: Any = dict(getattr(settings, "TOLLGATE", {}))
         nodes = options.pop("nodes", DEFAULT_NODE)
         kind = AsyncClient if self._is_async else Client
-        self._client: BaseClient[Any] = options.pop("client", None) or kind(nodes)
+        self._client: BaseClient[Any] = client_of(kind, options.pop("client", None), nodes)
         self._start: Callable[[Coroutine[Any, Any, None]], None]
         self._start = self._client._later if self._is_async else run
         self._limiter = Limiter(self._client, options)

@@ -12,6 +12,10 @@ class TollgateError(Exception):
 class Unavailable(TollgateError):
     """No node returned a decision within the deadline. The check may have been charged."""
 
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"no node answered: {reason}")
+
 
 class Denied(TollgateError):
     """The work does not begin: its check is denied, or the hold of its id has ended before."""
@@ -46,7 +50,20 @@ class ProblemError(TollgateError):
     @property
     def is_bad_check(self) -> bool:
         """Whether the check itself is at fault, and not the caller or the policy."""
-        return self.problem.status in (400, 409, 413, 422)
+        return self.problem.status in (400, 409, 413, 422) and not self.is_unknown_plan
+
+    @property
+    def is_unknown_plan(self) -> bool:
+        """As an unknown policy, a mistake of the program and not of the check."""
+        faults = self.problem.violations
+        return len(faults) == 1 and faults[0].pointer.endswith("/plan")
+
+
+def copy(error: TollgateError) -> TollgateError:
+    """Each caller raises an error of its own. One for all would grow by the frames of each."""
+    if isinstance(error, ProblemError):
+        return ProblemError(error.problem)
+    return Unavailable(error.reason) if isinstance(error, Unavailable) else error
 
 
 def too_large(limit: int) -> ProblemError:

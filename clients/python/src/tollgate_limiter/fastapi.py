@@ -12,7 +12,7 @@ from .aio import AsyncClient
 from .base import DEFAULT_NODE
 from .errors import TollgateError
 from .fields import Refusal, quota_fields
-from .limiter import Limiter, Options
+from .limiter import Limiter, Options, client_of
 from .types import Decision
 
 
@@ -39,7 +39,7 @@ class RateLimit:
         client: AsyncClient | None = None,
         **options: Unpack[Options],
     ) -> None:
-        self._limiter = Limiter(client or AsyncClient(nodes), options)
+        self._limiter = Limiter(client_of(AsyncClient, client, nodes), options)
         if self._limiter.finishes:
             fault = "a dependency does not see the response: use the middleware for"
             raise TollgateError(f"{fault} `hold`, `drain` and `refund`")

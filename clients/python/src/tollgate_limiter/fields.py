@@ -55,17 +55,22 @@ def quota_fields(decision: Decision, headers: Iterable[tuple[str, str]] = ()) ->
     return [("ratelimit-policy", ", ".join(policies)), ("ratelimit", ", ".join(states))]
 
 
-def denial(decision: Decision, status: int, body: str | bytes | dict[str, Any] | None) -> Refusal:
+Body = str | bytes | dict[str, Any] | tuple[str, str | bytes]
+
+
+def denial(decision: Decision, status: int, body: Body | None) -> Refusal:
     """`body` None is a problem document (RFC 9457)."""
     headers = quota_fields(decision)
     if decision.retry_after_ms is not None:
         headers.append(("retry-after", str(max(1, _seconds(decision.retry_after_ms)))))
     if body is None:
         return _problem(status, headers, **_members(decision))
+    kind = "text/plain; charset=utf-8"
     if isinstance(body, dict):
-        return _refusal(status, headers, "application/json", dumps(body).encode())
-    body = body.encode() if isinstance(body, str) else body
-    return _refusal(status, headers, "text/plain; charset=utf-8", body)
+        kind, body = "application/json", dumps(body)
+    elif isinstance(body, tuple):
+        kind, body = body
+    return _refusal(status, headers, kind, body.encode() if isinstance(body, str) else body)
 
 
 def _members(decision: Decision) -> dict[str, Any]:
@@ -88,12 +93,9 @@ def no_decision() -> Refusal:
     return _problem(503, [retry], type=kind, title=REDUCED_CAPACITY, retry_after_ms=1000)
 
 
-def bad_request(detail: str) -> Refusal:
-    kind, title = (
-        "urn:tollgate:problem:invalid-request",
-        "The rate limiter cannot count this request",
-    )
-    return _problem(400, [], type=kind, title=title, detail=detail)
+def bad_request() -> Refusal:
+    kind = "urn:tollgate:problem:invalid-request"
+    return _problem(400, [], type=kind, title="The rate limiter cannot count this request")
 
 
 def _problem(status: int, headers: Fields, **members: Any) -> Refusal:

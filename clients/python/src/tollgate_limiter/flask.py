@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from .base import DEFAULT_NODE
 from .blocking import Client, run
 from .fields import quota_fields
-from .limiter import Limiter, Options
+from .limiter import Limiter, Options, client_of
 from .request import NO_RESPONSE, Request, Response
 
 
@@ -28,7 +28,7 @@ def rate_limit(
     get the request of Flask as `raw`. The decision is `flask.g.tollgate`, or None without one. The
     hold of `hold` is `flask.g.tollgate_hold`.
     """
-    limiter = Limiter(client or Client(nodes), options)
+    limiter = Limiter(client_of(Client, client, nodes), options)
 
     def decorate(view: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(view)

@@ -29,6 +29,7 @@ SHORTEST_RENEWAL = 0.05
 REPEAT_SECONDS = 60.0
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
+SETTLE_FAILED = "the settle of a hold failed"
 
 
 class Timer(Protocol):
@@ -109,7 +110,7 @@ class BaseHold:
                 self._held.append(_Held(_name(check), until))
         if not self._held:
             fault = no_hold(self.decision.policy)
-            self._client._notice_problem(fault)
+            self._client.monitor.heed(fault)
             raise fault
 
     def _keep(self) -> None:
@@ -155,7 +156,7 @@ class BaseHold:
                 failure = error
                 if may_have_happened(error):
                     call = partial(self._client._settle, **held.name, cost=cost)
-                    repeat_later(self._client, call, FIRST_PAUSE)
+                    repeat_later(self._client, SETTLE_FAILED, call, FIRST_PAUSE)
         if failure:
             raise failure
         return answers
@@ -163,7 +164,8 @@ class BaseHold:
     def _give_back(self, checks: Sequence[Check]) -> None:
         """Settles what no work began under."""
         for check in checks:
-            repeat_later(self._client, partial(self._client._settle, **_name(check), cost=0), 0.0)
+            call = partial(self._client._settle, **_name(check), cost=0)
+            repeat_later(self._client, SETTLE_FAILED, call, 0.0)
 
 
 class AsyncHold(BaseHold):
@@ -237,8 +239,10 @@ class AsyncHold(BaseHold):
 
     async def __aexit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         task, self._task, reason = self._task, None, self._end
-        with contextlib.suppress(TollgateError):
+        try:
             await self.settle()
+        except TollgateError as failure:
+            self._client.monitor.log(SETTLE_FAILED, failure)
         if self._has_cancelled:
             # As in asyncio.timeout: a cancellation by somebody else stays one.
             is_own = getattr(task, "uncancel", int)() <= self._cancelling
@@ -291,8 +295,10 @@ class Hold(BaseHold):
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(TollgateError):
+        try:
             self.settle()
+        except TollgateError as failure:
+            self._client.monitor.log(SETTLE_FAILED, failure)
 
 
 def _name(check: Check) -> dict[str, Any]:
@@ -315,6 +321,7 @@ def may_have_happened(error: BaseException) -> bool:
 
 def repeat_later(
     client: BaseClient[Any],
+    failed: str,
     call: Callable[[], Awaitable[object]],
     pause: float,
     until: float | None = None,
@@ -326,8 +333,9 @@ def repeat_later(
         try:
             await call()
         except TollgateError as error:
+            client.monitor.log(failed, error)
             if may_have_happened(error) and time.monotonic() < end:
                 next_pause = min(2 * pause or FIRST_PAUSE, LONGEST_PAUSE)
-                repeat_later(client, call, next_pause, end)
+                repeat_later(client, failed, call, next_pause, end)
 
     client._after(pause, attempt)

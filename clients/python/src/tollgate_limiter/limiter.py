@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar
 
-from .base import BaseClient, log
+from .base import BaseClient
 from .errors import Denied, ProblemError, TollgateError, bad_key
-from .fields import Refusal, bad_request, denial, no_decision
+from .fields import Body, Refusal, bad_request, denial, no_decision
 from .hold import BaseHold
+from .monitor import log
 from .request import Request, Response
 from .types import Check, Decision
-
-Body = str | bytes | dict[str, Any]
 
 MAX_KEY_BYTES = 1024
 # How long a request may last whose charge `refund` gives back.
 REFUND_TTL_MS = 300_000
-# A node that is down fails each request. The log gets one line a second.
-LOG_SECONDS = 1.0
 
 
 class Options(TypedDict, total=False):
@@ -35,8 +31,10 @@ class Options(TypedDict, total=False):
     - `look` denies when nothing is left, but charges nothing. `once` charges once over retries.
     - `drain` returns units to charge after the response, and `refund` whether to give back.
     - Without a decision requests pass (`on_failure="open"`) or get 503 (`"closed"`).
-    - `status` and `body` replace those of a denial. A dictionary becomes JSON.
-    - `on_error` gets each failure, also of `drain` and `refund`. Without it the log does.
+    - `status` and `body` replace those of a denial. A dictionary becomes JSON, and a tuple is a
+      content type and a body.
+    - `on_error` gets each failure, also of `drain` and `refund`. Without it the log gets the first
+      one, and then at most one a second.
     """
 
     policy: str | Callable[[Request], str | Awaitable[str | None] | None] | None
@@ -65,6 +63,19 @@ class Verdict:
     hold: BaseHold | None = None
 
 
+C = TypeVar("C", bound=BaseClient[Any])
+
+
+def client_of(kind: type[C], client: C | None, nodes: str | Iterable[str]) -> C:
+    """The client of a middleware. A blocking one would stop an event loop."""
+    if client is None:
+        return kind(nodes)
+    if not isinstance(client, kind):
+        fault = f"not {type(client).__name__}"
+        raise TollgateError(f"`client` must be of {kind.__name__} in this application, {fault}")
+    return client
+
+
 class Limiter:
     def __init__(self, client: BaseClient[Any], options: Options) -> None:
         known = Options.__annotations__
@@ -82,7 +93,6 @@ class Limiter:
                 raise TollgateError("`hold` settles the cost: remove `look`, `drain` and `refund`")
             self.finishes = True
         self._options = options
-        self._silent_until = 0.0
 
     async def admit(self, request: Request) -> Verdict:
         """Asks before the request."""
@@ -103,11 +113,14 @@ class Limiter:
         except Denied as error:
             verdict.decision = error.decision
         except TollgateError as error:
-            self.report(error)
             if isinstance(error, ProblemError) and error.is_bad_check:
-                verdict.refusal = bad_request(error.problem.detail)
+                verdict.refusal = bad_request()
             elif self._on_failure == "closed":
                 verdict.refusal = no_decision()
+            else:
+                self.client.monitor.passed()
+            end = f"ends with {verdict.refusal.status}" if verdict.refusal else "passes"
+            self.report(f"no decision, so the request {end}", error)
             return verdict
         if not verdict.decision.allowed:
             body = await _of(self._options.get("body"), request, verdict.decision)
@@ -150,34 +163,34 @@ class Limiter:
 
     def _notice_address(self, request: Request, address: str) -> None:
         if address != request.peer:
-            self.client.notice(
+            self.client.monitor.warn(
                 "address",
                 f'the address of a client has a port or a zone ("{request.peer}"), which does not '
                 "count: let the server or its proxy send addresses without it",
             )
         for name in ("x-forwarded-for", "forwarded"):
             if address not in request.headers.get(name, address):
-                self.client.notice(
+                self.client.monitor.warn(
                     "proxy",
                     "requests have X-Forwarded-For or Forwarded, but the server trusts no proxy, "
                     "so all clients behind one count as one: set the trusted proxies of the "
                     "server, or `key`",
                 )
 
-    def report(self, error: Exception) -> None:
+    def report(self, what: str, error: Exception) -> None:
         if on_error := self._options.get("on_error"):
             on_error(error)
-        elif not isinstance(error, TollgateError):
-            log.error("`drain` or `refund` failed", exc_info=error)
-        elif time.monotonic() >= self._silent_until:
-            self._silent_until = time.monotonic() + LOG_SECONDS
-            log.warning("no decision: %s", error)
+        elif isinstance(error, TollgateError):
+            self.client.monitor.log(what, error)
+        else:
+            log.error("%s", what, exc_info=error)
 
     async def finish(self, request: Request, verdict: Verdict, response: Response) -> None:
         """Charges or refunds after the response."""
         check, options = verdict.check, self._options
         if check is None or verdict.refusal is not None:
             return
+        call = "settle" if verdict.hold else "drain"
         try:
             if verdict.hold:
                 await _of(verdict.hold.settle)
@@ -186,11 +199,12 @@ class Limiter:
                 drain: Check = {"key": check["key"], "policy": check["policy"], "over": "drain"}
                 drain |= {"plan": check.get("plan"), "cost": units}
                 await self.client._decide(drain, request.headers.get("traceparent"))
+            call = "refund"
             is_charged = verdict.decision is not None and verdict.decision.charged
             if is_charged and await _of(options.get("refund"), request, response):
                 await self.client._refund(check["key"], check["policy"], id=check["id"])
         except Exception as error:
-            self.report(error)
+            self.report(f"the {call} after the response failed", error)
 
 
 async def _of(option: Any, *arguments: object) -> Any:

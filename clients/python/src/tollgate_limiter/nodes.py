@@ -44,6 +44,10 @@ class Node:
     # Whether the client compared its deadline with the timeout of the node.
     compared: bool = False
 
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.tls else 'http'}://{self.authority}{self.prefix}"
+
     def claim(self, now: float) -> bool:
         """Whether a call may ask now. While a node fails, one call in `AVOID_SECONDS` may."""
         if now < self.avoid_until:

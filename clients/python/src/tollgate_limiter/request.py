@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+LOOPBACK = "127.0.0.1"
+
 
 class Headers(Mapping[str, str]):
     """The fields of a message. The case of a name does not matter. Repeated ones are joined."""
@@ -52,7 +54,14 @@ class Request:
     def of_asgi(cls, scope: Mapping[str, Any], raw: Any = None) -> Request:
         client, fields = scope.get("client"), decoded(scope["headers"])
         peer = client[0] if client else None
-        return cls(scope["method"], scope["path"], fields, peer, raw or scope)
+        # Starlette's TestClient has no address.
+        return cls(
+            scope["method"],
+            scope["path"],
+            fields,
+            LOOPBACK if peer == "testclient" else peer,
+            raw or scope,
+        )
 
     @classmethod
     def of_wsgi(cls, environ: Mapping[str, Any], raw: Any = None) -> Request:

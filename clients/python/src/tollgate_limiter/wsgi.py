@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 from .base import DEFAULT_NODE
 from .blocking import Client, run
 from .fields import Fields, quota_fields
-from .limiter import Limiter, Options
+from .limiter import Limiter, Options, client_of
 from .request import NO_RESPONSE, Request, Response
 
 Environ = dict[str, Any]
@@ -36,7 +36,7 @@ class TollgateMiddleware:
         **options: Unpack[Options],
     ) -> None:
         self._app = app
-        self._limiter = Limiter(client or Client(nodes), options)
+        self._limiter = Limiter(client_of(Client, client, nodes), options)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         request = Request.of_wsgi(environ)

@@ -92,10 +92,14 @@ impl List {
 
 /// Makes the client of a case. Its deadline is long, so that a busy machine fails no test.
 pub fn client_of(case: &Value, list: &List) -> Client {
+    client_at(case, &list.urls)
+}
+
+pub fn client_at(case: &Value, urls: &[String]) -> Client {
     let options = &case["options"];
     let deadline = options["deadline_ms"].as_u64().unwrap_or(5000);
     let mut chosen = Options::default()
-        .nodes(&list.urls)
+        .nodes(urls)
         .deadline(Duration::from_millis(deadline))
         .retry(options["retry"].as_bool().unwrap_or(true))
         .coalesce(options["coalesce"].as_bool().unwrap_or(true));

@@ -23,6 +23,9 @@ mod client_cases;
 
 mod layer_cases;
 
+// The states of clients/outages.json.
+mod outages;
+
 // Nodes that fail under load.
 mod faults;
 
@@ -37,6 +40,8 @@ mod coalescing;
 mod layer;
 
 mod holds;
+
+mod fake;
 
 mod leases;
 

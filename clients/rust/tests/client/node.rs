@@ -155,7 +155,7 @@ pub fn clients() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     let built = || clients().parent().unwrap().join("target/debug/tollgate");
     std::env::var_os("TOLLGATE_BIN").map_or_else(built, PathBuf::from)
 }

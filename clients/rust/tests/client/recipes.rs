@@ -1,18 +1,19 @@
 //! The recipes of the README, as printed.
 
 use std::future::Future;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Extension;
 use axum::routing::get;
 use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use serde_json::json;
-use tollgate_limiter::{Check, Client, Decision, HoldHandle, LimitLayer, OnFailure};
+use tollgate_limiter::{Check, Client, Decision, Error, Fake, HoldHandle, LimitLayer, OnFailure, Stats};
 
 use crate::browser::Browser;
 use crate::cases::client;
-use crate::node::{Node, clients};
+use crate::node::{Node, clients, free_address};
 use crate::servers::run;
 
 const README: &str = include_str!("../../README.md");
@@ -21,7 +22,7 @@ const SOURCE: &str = include_str!("recipes.rs");
 #[derive(Clone)]
 struct User {
     id: String,
-    plan: String,
+    plan: Option<String>,
 }
 
 struct Sessions;
@@ -81,10 +82,40 @@ fn failed_logins_only(client: Client) -> LimitLayer {
 }
 
 fn by_plan(client: Client) -> LimitLayer {
-    LimitLayer::new(client).key(user).policy_of(|request| match request.extensions.get::<User>() {
-        Some(user) if user.plan == "pro" => "pro".to_owned(),
-        _ => "free".to_owned(),
+    LimitLayer::new(client)
+        .policy("reports")
+        .key(user)
+        .plan_of(|request| request.extensions.get::<User>().and_then(|user| user.plan.clone()))
+}
+
+fn page_for_browsers(client: Client) -> LimitLayer {
+    LimitLayer::new(client).policy("per-user").key(user).body_with(|request, decision| {
+        let wait = decision.retry_after().unwrap_or_default().as_secs();
+        let accepts = request.headers.get("accept").and_then(|accepts| accepts.to_str().ok());
+        if accepts.is_some_and(|accepts| accepts.contains("text/html")) {
+            let page = format!("<!doctype html><title>Slow down</title><p>Please wait {wait} s.");
+            (HeaderValue::from_static("text/html; charset=utf-8"), page.into())
+        } else {
+            (HeaderValue::from_static("text/plain"), format!("try again in {wait} s").into())
+        }
     })
+}
+
+async fn unit_test_without_a_node() -> Result<(), Error> {
+    let limits = Client::fake([Fake::Allow, Fake::Deny(Duration::from_secs(30)), Fake::Fail]);
+    assert!(limits.check(Check::new("anna")).await?.allowed);
+    assert!(!limits.check(Check::new("anna")).await?.allowed);
+    assert!(limits.check(Check::new("anna")).await.is_err());
+    Ok(())
+}
+
+fn counts(client: Client, app: Router) -> Router {
+    let metrics = async move || {
+        let Stats { allowed, denied, passed, failures, .. } = client.stats();
+        let counts = [("allowed", allowed), ("denied", denied), ("passed", passed), ("failures", failures)];
+        counts.map(|(name, count)| format!("tollgate_client_{name}_total {count}\n")).concat()
+    };
+    app.route("/metrics", get(metrics))
 }
 
 fn several_limits(client: Client, app: Router) -> Router {
@@ -111,6 +142,9 @@ fn readme_prints_the_recipes_that_run_here() {
         "run_job",
         "failed_logins_only",
         "by_plan",
+        "counts",
+        "page_for_browsers",
+        "unit_test_without_a_node",
         "several_limits",
     ] {
         let (_, function) = SOURCE.split_once(&format!("fn {name}(")).unwrap();
@@ -120,14 +154,15 @@ fn readme_prints_the_recipes_that_run_here() {
     }
 }
 
-const POLICIES: &str = "policies:
+const POLICIES: &str = "plans:
+  pro: {quotas: [5 per 1h]}
+policies:
   default: {quotas: [100 per 1h], timeout: 5s}
   per-user: {quotas: [2 per 1h], timeout: 5s}
   burst: {quotas: [3 per 1h], timeout: 5s}
   tokens: {quotas: [1000 per 1h], timeout: 5s}
   logins: {quotas: [3 per 1h], timeout: 5s}
-  free: {quotas: [1 per 1h], timeout: 5s}
-  pro: {quotas: [5 per 1h], timeout: 5s}
+  reports: {quotas: [1 per 1h], timeout: 5s}
   chat: {quotas: [1000 per 1h], hold: {ttl: 30s}, timeout: 5s}
   jobs: {quotas: [1000 per 1h], hold: {ttl: 30s, in_flight: 1}, timeout: 5s}
 ";
@@ -187,7 +222,7 @@ async fn identify(mut request: axum::extract::Request, next: axum::middleware::N
     let headers = request.headers();
     let [id, plan] = ["x-user", "x-plan"].map(|name| headers.get(name).map(|value| value.to_str().unwrap().to_owned()));
     if let Some(id) = id {
-        request.extensions_mut().insert(User { id, plan: plan.unwrap_or_default() });
+        request.extensions_mut().insert(User { id, plan });
     }
     next.run(request).await
 }
@@ -239,17 +274,57 @@ async fn only_failed_logins_count() {
 }
 
 #[tokio::test]
-async fn plan_selects_the_policy() {
+async fn plan_selects_the_quotas() {
     let app = App::start(|client, app| app.layer(by_plan(client))).await;
-    for (plan, allowed) in [("free", 1), ("pro", 5)] {
+    for (headers, allowed) in [(&[("x-user", "anna")][..], 1), (&[("x-user", "ben"), ("x-plan", "pro")], 5)] {
         for _ in 0..allowed {
-            assert_eq!(app.get(&[("x-user", plan), ("x-plan", plan)]).await.status(), StatusCode::OK);
+            assert_eq!(app.get(headers).await.status(), StatusCode::OK);
         }
-        let denied = app.get(&[("x-user", plan), ("x-plan", plan)]).await;
+        let denied = app.get(headers).await;
         assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
         let document: serde_json::Value = serde_json::from_slice(denied.body()).unwrap();
         assert_eq!(document["violated-policies"], json!(["1h"]));
     }
+}
+
+#[tokio::test]
+async fn denial_is_a_page_for_browsers() {
+    unit_test_without_a_node().await.unwrap();
+    let app = App::start(|client, app| app.layer(page_for_browsers(client))).await;
+    for _ in 0..2 {
+        assert_eq!(app.get(&[("x-user", "u")]).await.status(), StatusCode::OK);
+    }
+    let page = app.get(&[("x-user", "u"), ("accept", "text/html,*/*;q=0.8")]).await;
+    assert_eq!((page.status(), &page.headers()["content-type"]), (StatusCode::TOO_MANY_REQUESTS, &html()));
+    let other = app.get(&[("x-user", "u"), ("accept", "application/json")]).await;
+    assert!(other.body().starts_with(b"try again in "), "{other:?}");
+}
+
+fn html() -> HeaderValue {
+    HeaderValue::from_static("text/html; charset=utf-8")
+}
+
+#[tokio::test]
+async fn recipes_pass_requests_while_no_node_answers() {
+    let dead = client(&format!("http://{}", free_address()));
+    let hello = || Router::new().route("/", get(async || "hello"));
+    let layers = [
+        by_user(dead.clone(), Sessions),
+        tokens_after_the_answer(dead.clone()),
+        failed_logins_only(dead.clone()),
+        by_plan(dead.clone()),
+    ];
+    let mut apps: Vec<Router> = layers.into_iter().map(|layer| hello().layer(layer)).collect();
+    apps.push(several_limits(dead.clone(), hello()));
+    for app in apps {
+        let url = run(counts(dead.clone(), app)).await;
+        assert_eq!(Browser::new().get(&url).await.status(), StatusCode::OK);
+    }
+    let url = run(counts(dead.clone(), Router::new())).await;
+    let text = Browser::new().get(&format!("{url}/metrics")).await;
+    assert!(String::from_utf8_lossy(text.body()).contains("tollgate_client_passed_total 6\n"), "{text:?}");
+    let closed = format!("{}/chat", run(tokens_and_places(dead, Router::new())).await);
+    assert_eq!(Browser::new().get(&closed).await.status(), StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test]

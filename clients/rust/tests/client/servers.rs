@@ -148,7 +148,8 @@ async fn forward(
         mode == Mode::Lossy && seen.paths.len() == 1
     };
     let (head_of_answer, answer) = if mode == Mode::NoBatches && path == "/v1/check/batch" {
-        let (mut head, body) = Response::new(Bytes::new()).into_parts();
+        let problem = r#"{"type":"urn:tollgate:problem:invalid-request","title":"","status":422,"detail":""}"#;
+        let (mut head, body) = Response::new(Bytes::from(problem)).into_parts();
         head.status = StatusCode::UNPROCESSABLE_ENTITY;
         (head, body)
     } else {
