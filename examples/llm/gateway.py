@@ -42,20 +42,9 @@ async def chat(request):
     body, prompt = await body_of(request)
     price = Price(body["model"])
     most = price.of(prompt, largest_output(body))
-    hold = tollgate.hold_all(checks(caller, body["model"], most))
-    try:
-        await hold.open()
-    except Denied as denied:
-        raise refusal(denied.decision, most, fields(hold.decisions, price)) from denied
-    except TollgateError as failure:
-        logging.warning("no decision: %s", failure)
-        raise Refused(503, "the limiter gives no decision", "server_error") from failure
+    hold = await reserve(checks(caller, body["model"], most), price)
     answer = pass_on(hold, body, prompt, price)
-    try:
-        head = await anext(answer)
-    except (httpx.HTTPError, TollgateError) as failure:
-        logging.warning("no answer of the model: %r", failure)
-        raise Refused(502, "there is no answer of the model", "server_error") from failure
+    head = await head_of(answer)
     return StreamingResponse(answer, head.status_code, kept(head) | fields(hold.decisions, price))
 
 
@@ -68,6 +57,25 @@ def checks(caller, name, most):
         for scope, key in keys.items()
     ]
     return requests + tokens
+
+
+async def reserve(checks, price):
+    hold = tollgate.hold_all(checks)
+    try:
+        return await hold.open()
+    except Denied as denied:
+        raise refusal(denied.decision, fields(hold.decisions, price)) from denied
+    except TollgateError as failure:
+        logging.warning("no decision: %s", failure)
+        raise Refused(503, "the limiter gives no decision", "server_error") from failure
+
+
+async def head_of(answer):
+    try:
+        return await anext(answer)
+    except (httpx.HTTPError, TollgateError) as failure:
+        logging.warning("no answer of the model: %r", failure)
+        raise Refused(502, "there is no answer of the model", "server_error") from failure
 
 
 async def pass_on(hold, body, prompt, price):
@@ -168,10 +176,10 @@ def whole_number(body, name):
     raise Refused(400, message, param=name)
 
 
-def refusal(decision, most, headers):
+def refusal(decision, headers):
     limit = f"the limit {decision.policy} ({decision.quota})"
     if decision.reason == "cost_exceeds_limit":
-        message = f"this request may cost {most}, which is above {limit} of {decision.limit}"
+        message = f"the request may cost {decision.cost}, above {limit} of {decision.limit}"
         return Refused(400, message, param="max_tokens", code=decision.reason)
     if decision.reason == "deny_listed":
         return Refused(403, f"{decision.key} is blocked", code=decision.reason)
