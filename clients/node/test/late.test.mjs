@@ -89,6 +89,8 @@ describe('a late caller', () => {
     app.get('/', (_request, response) => { response.send('hello') })
     app.get('/block', (_request, response) => { block(150); response.send('hello') })
     const server = app.listen(0, '127.0.0.1')
+    // By default it closes a connection after 5 s, just when a late caller sends over it.
+    server.keepAliveTimeout = 60_000
     await waitUntil('the server', () => server.listening)
     try {
       await use(urlOf(server))
@@ -100,7 +102,7 @@ describe('a late caller', () => {
   }
 
   async function withFastify(key, quotas, use) {
-    const app = fastify({ forceCloseConnections: true })
+    const app = fastify({ forceCloseConnections: true, keepAliveTimeout: 60_000 })
     await app.register(fastifyPlugin, limit(key, quotas))
     app.get('/', async () => 'hello')
     app.get('/block', async () => { block(150); return 'hello' })
