@@ -194,7 +194,7 @@ impl Column {
     fn debt(&self, book: &Book, now: Micros, rate: Rate) -> f64 {
         let per_us = rate.units.get() as f64 / rate.per as f64;
         let (mut debt, mut since) = (0.0_f64, 0);
-        for (at, units, _) in self.log(book) {
+        for (at, units, _) in self.log(book).into_iter().filter(|(_, units, _)| *units != 0) {
             debt = (debt - per_us * at.saturating_sub(since) as f64).max(0.0) + units as f64;
             (debt, since) = (debt.max(0.0), since.max(at));
         }

@@ -51,7 +51,7 @@ free_line = nil
 -- hold
 free_line = turn == 0 and free_line
 -- end hold
-if free_line and (over == 'wait' or how == 'id') then
+if free_line and (over == 'wait' or leaving > 0) then
   local is_changed
   columns, is_changed = free_line(columns)
   state = is_changed and write({}, {}, {}, now) or not is_changed and state
