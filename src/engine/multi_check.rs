@@ -239,7 +239,9 @@ impl MultiCall {
                 false => !lacks_one && denied == usize::from(!decision.allowed),
             };
             self.engine.compare_part(&part.resolved, decision, others_allow);
-            let own: Vec<Answer> = part.members.iter().map(|member| Ok(part.decision_for(member, decision))).collect();
+            let mut decision = decision.clone();
+            self.engine.hint(&mut decision);
+            let own: Vec<Answer> = part.members.iter().map(|member| Ok(part.decision_for(member, &decision))).collect();
             self.engine.note_answers(&part.resolved, &own, since);
             self.engine.note_marks(&part.resolved, &own);
             answers.extend(part.members.iter().map(|member| member.number).zip(own.into_iter().flatten()));
