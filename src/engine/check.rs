@@ -162,16 +162,21 @@ impl Engine {
 
     /// The same for answers to several checks of one key.
     pub(super) fn finish_all(&self, resolved: &Resolved, answers: &mut [Answer], since: Micros) {
-        answers.iter_mut().flatten().for_each(Decision::shadow);
+        answers.iter_mut().flatten().for_each(|decision| self.hint_and_shadow(decision));
         self.note_answers(resolved, answers, since);
         self.note_marks(resolved, answers);
     }
 
     /// The same for a look at the state of a key.
     pub(super) fn finish_peek(&self, resolved: &Resolved, mut answer: Answer, since: Micros) -> Answer {
-        answer.iter_mut().for_each(Decision::shadow);
+        answer.iter_mut().for_each(|decision| self.hint_and_shadow(decision));
         self.note_answers(resolved, std::slice::from_ref(&answer), since);
         answer
+    }
+
+    fn hint_and_shadow(&self, decision: &mut Decision) {
+        self.hint(decision);
+        decision.shadow();
     }
 
     /// Counts answers to checks that began at `since` (us), or to an operation.

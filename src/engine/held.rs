@@ -4,12 +4,14 @@
 //! has expired. So a node asks the store once a key has been silent for the `ttl` of its holds.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::join_all;
 
 use super::answer::only_verdict;
-use super::{Decision, Door, Engine};
+use super::{Decision, Door, Engine, Reason};
+use crate::limit::decision::Wait;
 use crate::limit::hold::SWEPT;
 use crate::limit::key::{Fingerprint, FingerprintState};
 use crate::limit::time::{MICROS_PER_SECOND, Micros};
@@ -98,7 +100,36 @@ impl HeldKeys {
     }
 }
 
+/// The recent mean life of holds, us. Each further life counts for a sixteenth of it.
+#[derive(Debug, Default)]
+pub(super) struct MeanLife(AtomicU64);
+
+impl MeanLife {
+    const WEIGHT: u64 = 16;
+
+    pub(super) fn note(&self, life: Micros) {
+        let next = |mean| Some(if mean == 0 { life } else { (mean * (Self::WEIGHT - 1) + life) / Self::WEIGHT }.max(1));
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+    }
+
+    /// None before the first life.
+    fn known(&self) -> Option<Micros> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|mean| *mean > 0)
+    }
+}
+
 impl Engine {
+    /// Shortens the wait of a denial for want of a place, since most holds end before they expire.
+    pub(super) fn hint(&self, decision: &mut Decision) {
+        if decision.reason != Reason::InFlight {
+            return;
+        }
+        let mean = self.tally.policy(&decision.policy.name).lives.known();
+        if let (Some(places), Some(mean)) = (&decision.places, mean) {
+            decision.retry_after = Wait::For(places.likely_wait(mean));
+        }
+    }
+
     /// Asks the store about keys whose holds have expired, so that they count as ended. Called
     /// periodically.
     pub async fn find_expired_holds(&self) {
@@ -129,5 +160,22 @@ impl Engine {
     /// Counts the holds that an answer tells of.
     pub(super) fn note_holds(&self, subject: &Subject, decision: &Decision) {
         self.tally.held(subject, decision, self.clock.now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::MeanLife;
+
+    #[test]
+    fn mean_life_follows_the_recent_lives() {
+        let lives = MeanLife::default();
+        assert_eq!(lives.known(), None);
+        lives.note(8_000_000);
+        assert_eq!(lives.known(), Some(8_000_000));
+        (0..200).for_each(|_| lives.note(1000));
+        assert!(lives.known().is_some_and(|mean| mean < 2000), "{lives:?}");
+        (0..200).for_each(|_| lives.note(0));
+        assert_eq!(lives.known(), Some(1));
     }
 }

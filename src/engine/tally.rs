@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use arc_swap::ArcSwap;
 
 use super::denials::{Checked, QuotaCounts};
-use super::held::HeldKeys;
+use super::held::{HeldKeys, MeanLife};
 use super::{Answer, Cause, Decision, Door, Fallback, Reason, Source};
 use crate::limit::hold::{End, HoldState};
 use crate::limit::policy::OnStoreFailure;
@@ -116,6 +116,8 @@ pub struct PolicyTally {
     opened: Count,
     /// The holds that calls of this node ended, or found expired.
     ended: [Count; End::ALL.len()],
+    /// How long the holds lived that calls of this node settled.
+    pub(super) lives: MeanLife,
     /// Selects slow or denied checks to keep, by source.
     pub samplers: [Sampler; Source::ALL.len()],
 }
@@ -289,8 +291,8 @@ impl Tally {
 impl PolicyTally {
     fn new(name: &str) -> Self {
         let (doors, units, quotas, operations, samplers) = Default::default();
-        let (opened, ended) = Default::default();
-        Self { name: name.into(), doors, units, quotas, operations, opened, ended, samplers }
+        let (opened, ended, lives) = Default::default();
+        Self { name: name.into(), doors, units, quotas, operations, opened, ended, lives, samplers }
     }
 
     /// Counts what a decision tells of holds. Places of the fallback are this node's own.
@@ -298,7 +300,8 @@ impl PolicyTally {
         let Some(places) = decision.places.as_ref().filter(|_| decision.fallback.is_none()) else { return };
         let is_new = matches!(places.hold, Some(HoldState::Open(_))) && !decision.replayed;
         self.opened.add(is_new.into());
-        self.hold_ended(End::Settled, places.freed.into());
+        self.hold_ended(End::Settled, places.lived.is_some().into());
+        places.lived.iter().for_each(|lived| self.lives.note(*lived));
         self.hold_ended(End::Expired, places.expired);
     }
 

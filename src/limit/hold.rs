@@ -31,6 +31,9 @@ pub const MAX_TTL: Micros = 3_600 * MICROS_PER_SECOND;
 /// The most places of a key.
 pub const MAX_PLACES: u64 = 100_000;
 
+/// The shortest likely wait for a place, us.
+const SHORTEST_WAIT: Micros = 100 * MICROS_PER_MILLI;
+
 /// The most expired holds that one call of a store removes.
 pub const SWEPT: usize = 16;
 
@@ -89,7 +92,7 @@ pub enum HoldState {
 }
 
 /// The places of a key after a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Places {
     /// The number of open holds.
     pub open: u64,
@@ -107,8 +110,10 @@ pub struct Places {
     pub denies: bool,
     /// The hold of the call's id.
     pub hold: Option<HoldState>,
-    /// Whether the call has settled that hold while it was open.
-    pub freed: bool,
+    /// How long that hold lived, us, if the call has settled it while it was open.
+    pub lived: Option<Micros>,
+    /// If the places deny: us until the quotas allow the cost.
+    pub fits_after: Micros,
 }
 
 impl Places {
@@ -120,6 +125,13 @@ impl Places {
     /// Whether a charge of the key may still come back, so that no denial is final.
     pub fn is_tentative(&self) -> bool {
         self.open > 0 || self.is_unswept
+    }
+
+    /// us after which a denied caller should ask again, if a hold lives for `mean` us: by then one of
+    /// the holds has likely ended, and the quotas allow the cost.
+    pub fn likely_wait(&self, mean: Micros) -> Micros {
+        let next = mean / self.limit.unwrap_or(1).max(1);
+        next.max(SHORTEST_WAIT).max(self.fits_after).min(self.wait)
     }
 
     /// Adds these places to a ruling. A cost that `needs_place` is denied without one. Where both
@@ -137,6 +149,9 @@ impl Places {
         let mut places = self.clone();
         let wait = Wait::For(self.wait);
         if needs_place && self.wait > 0 && verdict.cost > 0 && (verdict.allowed || wait > verdict.retry_after) {
+            if let Wait::For(span) = verdict.retry_after {
+                places.fits_after = span;
+            }
             (verdict.allowed, verdict.retry_after, places.denies) = (false, wait, true);
         }
         verdict.places = Some(Box::new(places));
@@ -163,4 +178,21 @@ pub enum Renewal {
     Open(Micros),
     Ended(End),
     Unknown,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn likely_wait_lies_between_100_ms_and_the_first_expiry() {
+        let wait = |mean, limit, fits_after| {
+            let places = Places { wait: 60_000_000, limit: Some(limit), fits_after, ..Places::default() };
+            places.likely_wait(mean)
+        };
+        assert_eq!(wait(8_000_000, 4, 0), 2_000_000);
+        assert_eq!(wait(8_000, 4, 0), 100_000, "no caller polls");
+        assert_eq!(wait(900_000_000, 4, 0), 60_000_000, "a place is free at the first expiry");
+        assert_eq!(wait(8_000_000, 4, 7_000_000), 7_000_000, "the quotas allow the cost no sooner");
+    }
 }

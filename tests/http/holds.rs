@@ -68,6 +68,27 @@ fn policy_without_quotas_limits_places() {
     assert_eq!(open(&node, "jobs", "c", 1)["allowed"], true);
 }
 
+/// Most holds are settled long before they expire.
+#[test]
+fn denial_for_want_of_a_place_names_a_likely_wait() {
+    let node = node_with(POLICIES);
+    open(&node, "jobs", "a", 1);
+    settle(&node, "jobs", "a", None);
+    open(&node, "jobs", "b", 1);
+    open(&node, "jobs", "c", 1);
+    let is_likely = |answer: &Value| (100..30_000).contains(&answer["retry_after_ms"].as_u64().unwrap());
+    let denied = open(&node, "jobs", "d", 1);
+    assert!(is_likely(&denied), "{denied}");
+    let look = post(&node, "/v1/check", &json!({"policy": "jobs", "key": "k", "look": true}));
+    assert!(is_likely(&look), "{look}");
+    let check = json!({"policy": "jobs", "key": "k", "id": "e"});
+    let both = post(&node, "/v1/check/all", &json!({"checks": [check, {"key": "k"}]}));
+    assert_eq!(both["results"][0]["reason"], "in_flight");
+    assert!(is_likely(&both), "{both}");
+    let batch = post(&node, "/v1/check/batch", &json!({"checks": [check]}));
+    assert!(is_likely(&batch["results"][0]), "{batch}");
+}
+
 #[test]
 fn plan_replaces_the_places_of_its_policy() {
     let plans = "plans:\n  pro: {quotas: [200 per 1h], in_flight: 6}\n  few: {in_flight: 1}\n";

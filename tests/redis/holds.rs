@@ -193,6 +193,22 @@ fn places_of_dead_callers_are_free_after_ttl() {
     assert!(metrics.contains(r#"tollgate_holds_total{policy="brief",end="expired"}"#), "{metrics}");
 }
 
+#[test]
+fn likely_wait_for_a_place_comes_from_settled_holds() {
+    let ([node, other], key) = (two_nodes(), unique("likely"));
+    let check = |id: &str| call(&node, "/v1/check", &json!({"policy": "jobs", "key": key, "id": id}));
+    (0..7).for_each(|id| assert_eq!(check(&id.to_string())["allowed"], true));
+    let wait = |denied: Value| denied["retry_after_ms"].as_u64().unwrap();
+    let unknown = wait(check("x"));
+    assert!((10_000..=30_000).contains(&unknown), "{unknown}");
+    // A life counts at the node of the settle, although another one may have opened the hold.
+    let hold = json!({"policy": "jobs", "key": key, "id": "0"});
+    assert_eq!(call(&node, "/v1/settle", &hold)["settled"], true);
+    assert_eq!(call(&other, "/v1/check", &json!({"policy": "jobs", "key": key, "id": "y"}))["allowed"], true);
+    let known = wait(check("x"));
+    assert!((100..5_000).contains(&known), "{known}");
+}
+
 /// An operator who blocks a caller sees which of its holds are left to end.
 #[test]
 fn usage_of_a_blocked_key_lists_its_holds() {

@@ -143,7 +143,8 @@ impl KeyState {
             _ => {}
         }
         let is_open = |own| matches!(self.state_of(&step, own), Some((HoldState::Open(_), _)));
-        let freed = matches!(work, Work::Settle { .. } | Work::RefundOnce(_)) && own.is_some_and(is_open);
+        let settled = own.filter(|own| matches!(work, Work::Settle { .. } | Work::RefundOnce(_)) && is_open(*own));
+        let lived = settled.and_then(|own| Some(at.saturating_sub(self.record(own)?.at())));
         let wait = self.wait_for_place(&step);
         let before = self.holds().map_or(0, Holds::open);
         // The sweep removes an expired place, whose absence would look like a reset.
@@ -181,7 +182,7 @@ impl KeyState {
         }
         let is_unswept = step.releases() && self.holds().is_some_and(|holds| holds.expired > 0);
         let places = self.places(&step, id.map(|id| id.print), wait);
-        let places = Places { is_unswept, expired: expired as u64, freed, ..places };
+        let places = Places { is_unswept, expired: expired as u64, lived, ..places };
         with_places(done, places, needs_place)
     }
 
@@ -204,7 +205,8 @@ impl KeyState {
             expired: 0,
             denies: false,
             hold: id.and_then(|id| self.state_of(step, id)).map(|(state, _)| state),
-            freed: false,
+            lived: None,
+            fits_after: 0,
         }
     }
 

@@ -84,7 +84,8 @@ struct HoldReply {
 
 impl HoldReply {
     fn read(call: &Call<'_>, told: &[Value]) -> Option<Self> {
-        let [open, wait, reset_after, unswept, expired, own, left, word, charged, refunded, owed, drained] = told
+        let [open, wait, reset_after, unswept, expired, own, left, word, charged, refunded, owed, drained, lived] =
+            told
         else {
             return None;
         };
@@ -98,7 +99,8 @@ impl HoldReply {
             expired: unsigned(expired)?,
             denies: false,
             hold: state(own, unsigned(left)?),
-            freed: word == "settled",
+            lived: if word == "settled" { Some(unsigned(lived)?) } else { None },
+            fits_after: 0,
         };
         let [charged, refunded, owed] = [charged, refunded, owed].map(unsigned);
         let replayed = word == "replayed";

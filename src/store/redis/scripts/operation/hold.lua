@@ -27,8 +27,8 @@
 --       is free or 0; us until the last hold expires, or 0 where it does not matter; 1 if expired
 --       holds are left to give back, else 0; the holds that this call removed; the id's hold, as
 --       `open`, `settled`, `expired`, `released`, `reset` or empty; us until it expires. A settle
---       adds its result, a word or empty, then the charge, the refund, the rest; and the cost that
---       it drained. The word is `late` after the end of the hold.
+--       adds its result, a word or empty, then the charge, the refund, the rest; the cost that it
+--       drained; and how long the hold lived, us. The word is `late` after the end of the hold.
 --       'renew' replies {TIME, state of the hold, us until it expires}.
 --       'holds' replies {TIME, the open holds, then for each: id, us until it expires, cost, us
 --       since its charge, meta}.
@@ -117,8 +117,8 @@ if own_hold and own_hold[2] == 0 then
   end
 end
 
--- The result of a settle, and the cost that it drains.
-local result, drain_of = {'', 0, 0, 0}, 0
+-- The result of a settle, the cost that it drains, and how long the hold lived.
+local result, drain_of, lived = {'', 0, 0, 0}, 0, 0
 
 -- The expired holds that this call removes without a refund.
 local gone = {}
@@ -131,7 +131,7 @@ local function add_places(reply)
   local last = shows_last and redis.call('ZREVRANGE', held_key, '0', '0', 'WITHSCORES')[2]
   reply[#reply + 1] = {
     in_flight, wait, last and math.max(0, last - held_at) or 0, is_unswept and 1 or 0, ended, own,
-    own == 'open' and own_hold[1] - held_at or 0, result[1], result[2], result[3], result[4], drain_of,
+    own == 'open' and own_hold[1] - held_at or 0, result[1], result[2], result[3], result[4], drain_of, lived,
   }
 end
 
@@ -264,6 +264,7 @@ local function settle(given, taken)
   elseif result[1] == 'settled' then
     local charged = result[2] + taken
     local rest = drain_of > 0 and drain_of - taken or 0
+    lived = math.max(0, held_at - record[2])
     result = {own == 'open' and 'settled' or 'late', charged, given, rest}
     record[3] = charged + rest == 0 and 1 or 2
     own_hold[2], own_hold[4], own_hold[5], own_hold[6] = 1, charged, given, rest
