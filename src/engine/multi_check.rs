@@ -231,18 +231,9 @@ impl MultiCall {
     fn answer_each(&self, decisions: &[Decision], since: Micros) -> MultiCheck {
         let mut answers = Vec::new();
         for (part, decision) in self.parts.iter().zip(decisions) {
-<<<<<<< HEAD
-            let own: Vec<Answer> = part.members.iter().map(|member| Ok(part.decision_for(member, decision))).collect();
-=======
-            let others_allow = match part.is_optional {
-                true => denied == 0,
-                false => !lacks_one && denied == usize::from(!decision.allowed),
-            };
-            self.engine.compare_part(&part.resolved, decision, others_allow);
             let mut decision = decision.clone();
             self.engine.hint(&mut decision);
             let own: Vec<Answer> = part.members.iter().map(|member| Ok(part.decision_for(member, &decision))).collect();
->>>>>>> wt-journeys
             self.engine.note_answers(&part.resolved, &own, since);
             self.engine.note_marks(&part.resolved, &own);
             answers.extend(part.members.iter().map(|member| member.number).zip(own.into_iter().flatten()));
