@@ -29,6 +29,7 @@ pub enum OnFailure {
 
 type Function<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 type Answer<T> = Arc<dyn Fn(&Parts, &Answered) -> T + Send + Sync>;
+type KeyFunction = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 type OnError = Arc<dyn Fn(&Error) + Send + Sync>;
 type Body = Arc<dyn Fn(&Parts, &Decision) -> (HeaderValue, Bytes) + Send + Sync>;
 
@@ -312,9 +313,7 @@ pub fn remote_ip(request: &Parts) -> Option<String> {
 ///
 /// # Errors
 /// A proxy is neither an address nor a network.
-pub fn forwarded_ip<T: AsRef<str>>(
-    proxies: impl IntoIterator<Item = T>,
-) -> Result<Box<dyn Fn(&Parts) -> Option<String> + Send + Sync>, InvalidOptions> {
+pub fn forwarded_ip<T: AsRef<str>>(proxies: impl IntoIterator<Item = T>) -> Result<Box<KeyFunction>, InvalidOptions> {
     let trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref())).collect::<Result<Vec<_>, _>>()?;
     Ok(Box::new(move |request: &Parts| {
         let is_proxy = |address: &str| address.parse().is_ok_and(|ip| trusted.iter().any(|network| has(*network, ip)));
