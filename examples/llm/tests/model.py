@@ -46,8 +46,9 @@ class Model:
     async def events(self, body, number):
         self.streams += 1
         try:
-            for _ in range(number):
-                choices = [{"index": 0, "delta": {"content": WORD}, "finish_reason": None}]
+            for left in reversed(range(number)):
+                finish = None if left else "stop"
+                choices = [{"index": 0, "delta": {"content": WORD}, "finish_reason": finish}]
                 yield event(body, choices)
                 await asyncio.sleep(body.get("seconds_each", 0))
             if body["model"] == "breaks":
