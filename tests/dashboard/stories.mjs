@@ -486,7 +486,7 @@ const stories = {
       await page.locator("#look button").click();
       await page.locator("#key-says").getByText("Denied").waitFor();
       assert.equal(await page.getByRole("button", { name: "Reset…" }).isVisible(), false);
-      await page.getByText("Refund and reset need an admin token.").waitFor();
+      await page.getByText("Overrides, refunds and resets need an operator's token.").waitFor();
       await page.context().close();
     }
   },

@@ -83,7 +83,8 @@ def test_test_client_of_starlette_has_an_address(node: Node) -> None:
 
     app = application(AsyncClient(node.url, deadline=5.0))
     with TestClient(app) as http:
-        assert http.get("/").status_code == 200
+        # Other tests have the same address, so its limit may be spent.
+        assert "ratelimit-policy" in http.get("/").headers
 
 
 def test_client_that_does_not_fit_the_application_is_an_error() -> None:
