@@ -483,6 +483,15 @@ impl<'a> Choices<'a> {
 
     /// Some denied steps come again when their wait ends, or just before.
     fn repeat(&mut self, step: &Step, answered: &Answered) {
+        let hold = self.files[step.file].checks(step.by).options.hold;
+        if let (Op::Usage(cost), Some(hold)) = (&step.op, hold)
+            && self.dice.below(3) == 0
+        {
+            // The state that was told denies nothing once the holds have expired.
+            let after = step.after + hold.ttl.cast_signed();
+            self.again = Some(Step { after, op: Op::Look(*cost), ..step.clone() });
+            return;
+        }
         let wait = match (&answered.all, answered.calls.last()) {
             (Some((false, wait)), _) => *wait,
             (None, Some(call))
