@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -113,42 +114,53 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def await_port(port: int, what: str) -> None:
+def await_port(port: int, child: subprocess.Popen[bytes], what: str) -> bool:
+    """Whether the program listens. Else it has ended, since another one has taken its port."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end:
+        if child.poll() is not None:
+            return False
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
-            return
+            return True
         except OSError:
             time.sleep(0.02)
     sys.exit(f"{what} does not listen")
 
 
-def start(command: list[str], port: int, **environment: str) -> subprocess.Popen[bytes]:
-    child = subprocess.Popen(
-        command,
-        cwd=CLIENTS,
-        env=os.environ | environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    children.append(child)
-    await_port(port, command[0])
-    return child
+def start(
+    command: Callable[[int], list[str]], fixed_port: int = 0, **environment: str
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Starts a program on a port, or on another one if that is taken meanwhile."""
+    for _ in range(10):
+        port = fixed_port or free_port()
+        child = subprocess.Popen(
+            command(port),
+            cwd=CLIENTS,
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        children.append(child)
+        if await_port(port, child, command(port)[0]):
+            return child, port
+    sys.exit(f"{command(0)[0]} ends at its start")
 
 
 def node(config: str = "cases.yaml", port: int = 0, **environment: str) -> str:
-    port = port or free_port()
-    start(
-        [BINARY, "serve", "--listen", f"127.0.0.1:{port}", "--config", config], port, **environment
-    )
+    def command(port: int) -> list[str]:
+        return [BINARY, "serve", "--listen", f"127.0.0.1:{port}", "--config", config]
+
+    _, port = start(command, port, **environment)
     return f"http://127.0.0.1:{port}"
 
 
 def frozen() -> str:
-    port = free_port()
-    redis = start(["redis-server", "--port", str(port), "--save", "", "--appendonly", "no"], port)
+    def command(port: int) -> list[str]:
+        return ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no"]
+
+    redis, port = start(command)
     url = node("outages.yaml", TOLLGATE_STORE=f"redis://127.0.0.1:{port}")
     redis.send_signal(signal.SIGSTOP)
     return url
