@@ -218,7 +218,7 @@ impl MultiCall {
     /// fails the whole call.
     async fn answer(self, since: Micros) -> Result<MultiCheck, Vec<RejectedCheck>> {
         match self.decide().await {
-            Ok(decisions) => Ok(self.answer_each(&decisions, since)),
+            Ok(decisions) => Ok(self.answer_each(decisions, since)),
             Err((part, error)) => {
                 let none = vec![Err(error.clone()); part.members.len()];
                 self.engine.note_answers(&part.resolved, &none, since);
@@ -228,10 +228,9 @@ impl MultiCall {
     }
 
     /// Turns the decisions on the parts into one decision per check.
-    fn answer_each(&self, decisions: &[Decision], since: Micros) -> MultiCheck {
+    fn answer_each(&self, decisions: Vec<Decision>, since: Micros) -> MultiCheck {
         let mut answers = Vec::new();
-        for (part, decision) in self.parts.iter().zip(decisions) {
-            let mut decision = decision.clone();
+        for (part, mut decision) in self.parts.iter().zip(decisions) {
             self.engine.hint(&mut decision);
             let own: Vec<Answer> = part.members.iter().map(|member| Ok(part.decision_for(member, &decision))).collect();
             self.engine.note_answers(&part.resolved, &own, since);

@@ -14,6 +14,7 @@ use crate::limit::time::{Micros, micros};
 use crate::store::Generations;
 use crate::store::redis::connect::attempt::Attempt;
 use crate::store::redis::connect::connection::Connection;
+use crate::store::redis::connect::questions;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::failure::Failure;
 use crate::telemetry::instrument::{Histogram, SIZES};
@@ -101,6 +102,20 @@ impl Shared {
     /// The addresses to dial by those that servers announce, with hosts in lower case.
     pub fn address_map(&self) -> &HashMap<Address, Address> {
         &self.address_map
+    }
+
+    /// Opens a connection for questions, which has a name, within `limit`.
+    ///
+    /// # Errors
+    /// As [`Connection::open`], and when that takes longer.
+    pub async fn open_for_questions(&self, address: &Address, limit: Duration) -> Result<Connection, Failure> {
+        let attempt = Attempt::default();
+        let opening = async {
+            let mut new = self.connect(address, &attempt).await?;
+            new.send(&questions::name()).await?;
+            Ok(new)
+        };
+        attempt.within(limit, opening).await
     }
 
     /// Opens a connection to a server, at the address that `store.address_map` has for it.

@@ -7,9 +7,8 @@ use futures_util::future::join_all;
 use redis::Value;
 
 use super::Servers;
-use crate::store::redis::connect::attempt::Attempt;
 use crate::store::redis::connect::connection::Connection;
-use crate::store::redis::connect::questions::{bounded, name};
+use crate::store::redis::connect::questions::bounded;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::failure::Failure;
 use crate::store::redis::protocol::server_info::{questions, read};
@@ -52,15 +51,7 @@ async fn ask(
 ) -> Result<(Connection, Vec<Value>), Failure> {
     let mut connection = match open {
         Some(connection) => connection,
-        None => {
-            let attempt = Attempt::default();
-            let opening = async {
-                let mut new = topology.shared.connect(address, &attempt).await?;
-                new.send(&name()).await?;
-                Ok(new)
-            };
-            attempt.within(TIMEOUT, opening).await?
-        }
+        None => topology.shared.open_for_questions(address, TIMEOUT).await?,
     };
     let [info, scan] = questions(&topology.shared.prefix);
     let mut both = redis::pipe();

@@ -6,9 +6,8 @@ use redis::{Cmd, Value};
 
 use super::{AGAIN, Link, PAUSE, REDIRECTIONS, Registry, TIMEOUT};
 use crate::store::StoreError;
-use crate::store::redis::connect::attempt::Attempt;
 use crate::store::redis::connect::connection::Connection;
-use crate::store::redis::connect::questions::{bounded, name};
+use crate::store::redis::connect::questions::bounded;
 use crate::store::redis::protocol::address::Address;
 use crate::store::redis::protocol::failure::Failure;
 use crate::store::redis::protocol::reply::{NoVerdict, refused};
@@ -82,13 +81,7 @@ impl Registry {
         {
             return Err(failure.clone());
         }
-        let attempt = Attempt::default();
-        let opening = async {
-            let mut new = shared.connect(address, &attempt).await?;
-            new.send(&name()).await?;
-            Ok(new)
-        };
-        let opened = attempt.within(TIMEOUT, opening).await;
+        let opened = shared.open_for_questions(address, TIMEOUT).await;
         *link = match &opened {
             Ok(connection) => Link::Open(connection.clone()),
             Err(failure) => Link::Failed(failure.clone(), shared.clock.now()),

@@ -9,7 +9,6 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::limit::slot::SLOTS;
-use crate::store::redis::connect::attempt::Attempt;
 use crate::store::redis::connect::connection::Connection;
 use crate::store::redis::connect::preflight::sentinel;
 use crate::store::redis::connect::questions::{self, bounded};
@@ -128,13 +127,7 @@ impl Watcher {
         let mut connection = match self.connections.get(address) {
             Some(open) => open.clone(),
             None => {
-                let attempt = Attempt::default();
-                let opening = async {
-                    let mut new = topology.shared.connect(address, &attempt).await?;
-                    new.send(&questions::name()).await?;
-                    Ok(new)
-                };
-                let new = attempt.within(self.timeout, opening).await?;
+                let new = topology.shared.open_for_questions(address, self.timeout).await?;
                 self.connections.insert(address.clone(), new.clone());
                 new
             }
