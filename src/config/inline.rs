@@ -113,12 +113,32 @@ pub fn instead(policy: &Policy, mut quotas: Vec<Quota>) -> Result<Policy, String
     Ok(Policy { quotas, options, ..policy.clone() })
 }
 
-/// A policy with these places for the holds of a key; none for its own. Without a hold it has none.
-pub fn with_places(mut policy: Policy, in_flight: Option<NonZeroU64>) -> Policy {
-    if let Some(hold) = &mut policy.options.hold {
-        hold.in_flight = in_flight.or(hold.in_flight);
+/// The limits of a plan or of an override, as their author wrote them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Limits {
+    /// None: those of the policy.
+    pub quotas: Option<Vec<QuotaSpec>>,
+    /// Places of a key under a policy with a hold; none: those of the policy.
+    pub in_flight: Option<NonZeroU64>,
+}
+
+impl Limits {
+    /// `policy` with these limits. Without a hold it has no places.
+    ///
+    /// # Errors
+    /// It cannot count the quotas.
+    pub fn instead_of(&self, policy: &Policy) -> Result<Policy, Vec<QuotaFault>> {
+        let fault = |message: String| vec![QuotaFault { pointer: Vec::new(), message }];
+        let quotas = match &self.quotas {
+            Some(written) => quotas(policy, written)?,
+            None => policy.quotas.clone(),
+        };
+        let mut policy = instead(policy, quotas).map_err(fault)?;
+        if let Some(hold) = &mut policy.options.hold {
+            hold.in_flight = self.in_flight.or(hold.in_flight);
+        }
+        Ok(policy)
     }
-    policy
 }
 
 /// The token bucket of `policy` with other numbers. The counters are those of the policy.

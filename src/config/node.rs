@@ -164,11 +164,16 @@ impl Node {
 
     /// The name of one of these policies.
     pub(super) fn policy(&self, known: &[&str]) -> Option<&str> {
-        let name = self.text("the name of a policy")?;
+        self.name_of("policy", known)
+    }
+
+    /// The name of one of these, each of which is a `what`.
+    pub(super) fn name_of(&self, what: &str, known: &[&str]) -> Option<&str> {
+        let name = self.text(&format!("the name of a {what}"))?;
         if known.contains(&name) {
             return Some(name);
         }
-        self.note(unknown("policy", name, known));
+        self.note(unknown(what, name, known));
         None
     }
 

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::Policies;
-use super::inline::{self, QuotaFault, QuotaSpec};
+use super::inline::{Limits, QuotaFault, QuotaSpec};
 use super::node::{Member, Node, Value};
 use super::scalar::unknown;
 use super::section::Section;
@@ -27,14 +27,6 @@ struct Plan<'a> {
     rows: BTreeMap<String, (&'a Member, Limits)>,
 }
 
-/// The limits of a plan.
-struct Limits {
-    /// Without them those of the policy count.
-    quotas: Option<Vec<QuotaSpec>>,
-    /// The places of a key under a policy with a hold; without them those of the policy count.
-    in_flight: Option<NonZeroU64>,
-}
-
 /// Adds to each policy the plans that it can count: windows are nothing for a token bucket, and a
 /// rate is nothing for a window. Notes a plan that no policy can count, and a row that its policy
 /// cannot. Returns the names of plans whose places no policy counts.
@@ -50,7 +42,10 @@ pub(super) fn add_plans(root: &Section<'_>, policies: &mut [Policy]) -> Vec<Stri
             let Some(limits) = row.map(|(_, limits)| limits).or(plan.limits.as_ref()) else { continue };
             let counting = match (row, limits.in_flight) {
                 (Some(_), Some(_)) if policy.options.hold.is_none() => Err("`in_flight` needs `hold`".to_owned()),
-                _ => limits.of(policy),
+                (None, Some(_)) if limits.quotas.is_none() && policy.options.hold.is_none() => {
+                    Err("`in_flight` alone needs a policy with `hold`".to_owned())
+                }
+                _ => limits.instead_of(policy).map_err(first_of),
             };
             match (counting, row) {
                 (Ok(counting), _) => {
@@ -163,21 +158,8 @@ impl Policies {
     }
 }
 
-impl Limits {
-    /// The policy with the limits of the plan.
-    fn of(&self, policy: &Policy) -> Result<Policy, String> {
-        let first = |faults: Vec<QuotaFault>| faults.into_iter().map(|fault| fault.message).next().unwrap_or_default();
-        let quotas = match &self.quotas {
-            Some(written) => inline::quotas(policy, written).map_err(first)?,
-            None => policy.quotas.clone(),
-        };
-        match self.in_flight {
-            Some(_) if self.quotas.is_none() && policy.options.hold.is_none() => {
-                Err("`in_flight` alone needs a policy with `hold`".to_owned())
-            }
-            in_flight => Ok(inline::with_places(inline::instead(policy, quotas)?, in_flight)),
-        }
-    }
+fn first_of(faults: Vec<QuotaFault>) -> String {
+    faults.into_iter().map(|fault| fault.message).next().unwrap_or_default()
 }
 
 /// The plans of a policy as text, for comparisons: `free 1m=100/60000000/sliding, in_flight 20`.

@@ -12,7 +12,6 @@ use crate::limit::time::Micros;
 
 use super::auth::{Tokens, hashes_of};
 use super::node::Node;
-use super::scalar::unknown;
 use super::section::Section;
 use super::setting::{Choice, Values};
 use super::settings::root::TOKENS;
@@ -50,7 +49,8 @@ impl Reader<'_> {
         }
         let policy = |item| Node::policy(item, self.policies).map(str::to_owned);
         let policies = own.map(|_| section.some(POLICIES.name, "[api, login]", policy).into_iter().collect());
-        let plan = |item: &Node| self.plan(item);
+        let known: Vec<&str> = self.plans.iter().map(String::as_str).collect();
+        let plan = |item| Node::name_of(item, "plan", &known).map(str::to_owned);
         let plans = section.given(PLANS.name);
         let plans = plans.map(|_| section.some(PLANS.name, "[free, pro]", plan).into_iter().collect());
         let doors = section.given(DOORS.name).map(|node| words(node, "[http, gate]", Door::WORDS));
@@ -67,17 +67,6 @@ impl Reader<'_> {
             return node.noted(Err(format!("another token has the name `{name}`: give each its own")));
         }
         Some(name.to_owned())
-    }
-
-    /// The name of a plan in the file.
-    fn plan(&self, node: &Node) -> Option<String> {
-        let name = node.text("the name of a plan")?;
-        if self.plans.iter().any(|plan| plan == name) {
-            return Some(name.to_owned());
-        }
-        let known: Vec<&str> = self.plans.iter().map(String::as_str).collect();
-        node.note(unknown("plan", name, &known));
-        None
     }
 
     /// The secrets of a token, which no other one has: its rights would be ambiguous.

@@ -76,7 +76,7 @@ pub mod snapshot;
 mod metrics;
 
 pub use crate::access::Door;
-pub use crate::config::inline::{QuotaFault, QuotaSpec};
+pub use crate::config::inline::{Limits, QuotaFault, QuotaSpec};
 pub use crate::store::{
     Health, History, Id, Meta, OpenHold, Over, Place, ServerInfo, ServerWatch, Servers, ShardHealth, StoreError,
 };

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::applied::{Applied, Less, less};
 use super::audit::{AuditEntry, Kind, Note};
-use super::entry::{Body, Entry, Grant, Limits, Name, Stored};
+use super::entry::{Body, Entry, Grant, Name, Stored};
 use super::follow::{Followed, stored};
 use super::part::apply;
 use super::{Keeper, MAX_ENTRIES, Overrides};
 use crate::clock::unix_micros;
-use crate::config::inline::{self, QuotaFault};
+use crate::config::inline::{self, Limits, QuotaFault};
 use crate::limit::policy::{Listed, Policy};
 use crate::limit::quota::begin_anew;
 use crate::limit::time::Micros;

@@ -11,7 +11,7 @@ use arc_swap::ArcSwapOption;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::config::inline::{self, QuotaFault, QuotaSpec};
+use crate::config::inline::{self, Limits, QuotaSpec};
 use crate::limit::matches::Pattern;
 use crate::limit::policy::{Listed, Policy};
 use crate::limit::time::Micros;
@@ -111,30 +111,6 @@ pub struct Terms {
     made: ArcSwapOption<Made>,
 }
 
-/// The limits of an entry.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Limits {
-    /// Empty: those of the policy.
-    pub quotas: Vec<QuotaSpec>,
-    /// Places of a key under a policy with a hold; none: those of the policy.
-    pub in_flight: Option<NonZeroU64>,
-}
-
-impl Limits {
-    /// `policy` with these limits.
-    ///
-    /// # Errors
-    /// It cannot count them.
-    pub fn instead_of(&self, policy: &Policy) -> Result<Policy, Vec<QuotaFault>> {
-        let fault = |message: String| vec![QuotaFault { pointer: Vec::new(), message }];
-        let quotas = match (&self.quotas[..], self.in_flight) {
-            ([], Some(_)) => policy.quotas.clone(),
-            (written, _) => inline::quotas(policy, written)?,
-        };
-        Ok(inline::with_places(inline::instead(policy, quotas).map_err(fault)?, self.in_flight))
-    }
-}
-
 /// A policy with other limits.
 #[derive(Debug)]
 struct Made {
@@ -225,7 +201,7 @@ impl Body {
         match grant {
             Grant::Quotas(terms) => {
                 let Limits { quotas, in_flight } = &terms.limits;
-                Self { quotas: Some(quotas.iter().map(to_json).collect()), in_flight: *in_flight, ..body }
+                Self { quotas: Some(quotas.iter().flatten().map(to_json).collect()), in_flight: *in_flight, ..body }
             }
             Grant::Plan(name) => Self { plan: Some(name.to_string()), ..body },
             Grant::Deny => Self { deny: true, ..body },
@@ -252,7 +228,8 @@ impl Stored {
         let Body { quotas, in_flight, plan, deny, allow, reason, by, other: _ } = self.body;
         let grant = match (quotas, plan) {
             (Some(quotas), _) => {
-                let quotas = quotas.iter().map(of_json).collect();
+                let is_of_policy = quotas.is_empty() && in_flight.is_some();
+                let quotas = (!is_of_policy).then(|| quotas.iter().map(of_json).collect());
                 Grant::Quotas(terms(name.policy(), Limits { quotas, in_flight }))
             }
             (None, Some(plan)) => Grant::Plan(plan.into()),

@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use arc_swap::ArcSwap;
 use dashmap::DashMap;
 
-use super::entry::{Entry, Grant, Limits, Name, Ordered, Terms};
+use super::entry::{Entry, Grant, Name, Ordered, Terms};
 use super::removals::Removals;
+use crate::config::inline::Limits;
 use crate::limit::key::{Fingerprint, FingerprintState, Fingerprinter};
 use crate::limit::matches::{Matches, Pattern};
 use crate::limit::network::Network;

@@ -51,7 +51,7 @@ mod follow;
 pub use applied::{Applied, Brought, By, Less};
 pub use audit::{AuditEntry, Kind, Note};
 pub use change::{ChangeError, Changed, Put, Removal, Wanted};
-pub use entry::{Entry, Grant, Limits, Name};
+pub use entry::{Entry, Grant, Name};
 pub use map::Key;
 
 use audit::Recent;

@@ -9,13 +9,13 @@ use super::members::Members;
 use super::quotas;
 use super::raw::string;
 use super::values::{boolean, number};
-use crate::engine::QuotaSpec;
+use crate::engine::{Limits, QuotaSpec};
 use crate::http::problem::{Problem, Violation, Violations};
 use crate::limit::hold::MAX_PLACES;
 use crate::limit::quota::MAX_QUOTAS;
 use crate::limit::time::MICROS_PER_MILLI;
 use crate::overrides::entry::MAX_REASON_BYTES;
-use crate::overrides::{Limits, Put, Removal, Wanted};
+use crate::overrides::{Put, Removal, Wanted};
 
 /// How long an override may last: up to ten years.
 const EXPIRES_IN_MS: RangeInclusive<u64> = 1..=10 * 366 * 86_400_000;
@@ -48,7 +48,7 @@ pub(in crate::http) fn put(body: &[u8], by: &str) -> Result<Put, Problem> {
         let detail = format!("is given beside /{}: leave one of them out", given[0]);
         members.violations.note(|| Violation::new("/in_flight", detail));
     }
-    let quotas = members.take("quotas", filled_quotas).unwrap_or_default();
+    let quotas = members.take("quotas", filled_quotas);
     let in_flight = members.take("in_flight", |value| number(value, 1..=MAX_PLACES)).and_then(NonZeroU64::new);
     let limits = Wanted::Limits(Limits { quotas, in_flight });
     let plan = members.take("plan", string).map(Wanted::Plan);
