@@ -1,13 +1,10 @@
 package tollgate_test
 
 import (
-	"bytes"
 	"context"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,26 +13,13 @@ import (
 )
 
 // warnings keeps what a client logs.
-type warnings struct {
-	mutex sync.Mutex
-	text  bytes.Buffer
-}
-
-func (w *warnings) Write(line []byte) (int, error) {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	return w.text.Write(line)
-}
-
-func (w *warnings) logger() *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+type warnings struct{ testnode.Log }
 
 // await requires one line, with all the texts.
 func (w *warnings) await(t *testing.T, texts ...string) {
 	t.Helper()
 	for range 500 {
-		w.mutex.Lock()
-		logged := w.text.String()
-		w.mutex.Unlock()
+		logged := w.String()
 		if strings.Count(logged, "\n") == 0 {
 			time.Sleep(10 * time.Millisecond)
 			continue
@@ -53,7 +37,7 @@ func (w *warnings) await(t *testing.T, texts ...string) {
 func TestAnUnknownPolicyIsNamedOnceWithThoseOfTheNode(t *testing.T) {
 	node := testnode.Start(t, "cases.yaml")
 	log := new(warnings)
-	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second, Logger: log.logger()})
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second, Logger: log.Logger()})
 	handler := client.Middleware(tollgate.Limit{
 		Policy: "thousands", OnError: func(context.Context, error) {},
 	})(http.NotFoundHandler())
@@ -69,7 +53,7 @@ func TestAnUnknownPolicyIsNamedOnceWithThoseOfTheNode(t *testing.T) {
 func TestAPolicyWithoutAHoldIsReportedOnce(t *testing.T) {
 	node := testnode.Start(t, "cases.yaml")
 	log := new(warnings)
-	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second, Logger: log.logger()})
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second, Logger: log.Logger()})
 	for range 2 {
 		if _, err := client.Hold(t.Context(), tollgate.Check{Policy: "ten", Key: "a"}); err == nil {
 			t.Error("a policy without a hold opens one")
@@ -83,7 +67,7 @@ func TestARefusedTokenIsReportedOnce(t *testing.T) {
 	log := new(warnings)
 	client := newClient(t, tollgate.Options{
 		Nodes: []string{"https://" + node.Address}, CAFile: "../testdata/ca.pem", Token: "wrong",
-		Deadline: 5 * time.Second, Logger: log.logger(),
+		Deadline: 5 * time.Second, Logger: log.Logger(),
 	})
 	for range 3 {
 		if _, err := client.Check(t.Context(), tollgate.Check{Key: "a"}); err == nil {
@@ -112,22 +96,22 @@ func TestATrustedProxyOrAKeyIsNoMistake(t *testing.T) {
 	} {
 		log := new(warnings)
 		passThroughProxy(t, log, limit, "X-Forwarded-For", "192.0.2.1:4711")
-		if log.text.Len() > 0 {
-			t.Errorf("%s: %s", name, log.text.String())
+		if log.String() != "" {
+			t.Errorf("%s: %s", name, log.String())
 		}
 	}
 	// Other middlewares, such as chi's RealIP, set RemoteAddr without a port.
 	log := new(warnings)
 	passThroughProxy(t, log, tollgate.Limit{}, "X-Forwarded-For", "203.0.113.7")
-	if log.text.Len() > 0 {
-		t.Errorf("RemoteAddr: %s", log.text.String())
+	if log.String() != "" {
+		t.Errorf("RemoteAddr: %s", log.String())
 	}
 }
 
 func passThroughProxy(t *testing.T, log *warnings, limit tollgate.Limit, header, peer string) {
 	t.Helper()
 	node := testnode.Start(t, "cases.yaml")
-	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second, Logger: log.logger()})
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second, Logger: log.Logger()})
 	limit.Policy = "thousand"
 	handler := client.Middleware(limit)(http.NotFoundHandler())
 	for range 3 {
@@ -141,7 +125,7 @@ func passThroughProxy(t *testing.T, log *warnings, limit tollgate.Limit, header,
 func TestAKeyWithAPortIsReportedOnce(t *testing.T) {
 	node := testnode.Start(t, "cases.yaml")
 	log := new(warnings)
-	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second, Logger: log.logger()})
+	client := newClient(t, tollgate.Options{Nodes: []string{node.URL()}, Deadline: 5 * time.Second, Logger: log.Logger()})
 	limit := tollgate.Limit{Policy: "thousand", Key: func(r *http.Request) string { return r.RemoteAddr }}
 	handler := client.Middleware(limit)(http.NotFoundHandler())
 	for range 3 {
@@ -166,7 +150,7 @@ func TestADeadlineBelowTheNodesTimeoutIsReportedOnce(t *testing.T) {
 	})
 	defer close(release)
 	client := newClient(t, tollgate.Options{
-		Nodes: []string{node.URL()}, Deadline: 20 * time.Millisecond, Transport: transport, Logger: log.logger(),
+		Nodes: []string{node.URL()}, Deadline: 20 * time.Millisecond, Transport: transport, Logger: log.Logger(),
 	})
 	for range 3 {
 		if _, err := client.Check(t.Context(), tollgate.Check{Key: "a"}); err == nil {

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -60,9 +58,9 @@ func RunOutages(t *testing.T, build Build) {
 
 func (o outage) observe(t *testing.T, other *otherSide, onFailure string, build Build) {
 	t.Helper()
-	log, options, open := new(lines), o.Options, onFailure == "open"
+	log, options, open := new(testnode.Log), o.Options, onFailure == "open"
 	options.OnFailure, options.Token, options.CAFile = onFailure, other.Token, other.CAFile
-	options.logger = slog.New(slog.NewTextHandler(log, nil))
+	options.logger = log.Logger()
 	client := options.client(t, []string{other.URL})
 	server := httptest.NewServer(build(client, options))
 	defer server.Close()
@@ -107,8 +105,8 @@ func (o outage) observe(t *testing.T, other *otherSide, onFailure string, build 
 		const quiet = 1100 * time.Millisecond // longer than the pause between two lines
 		time.Sleep(quiet)
 		used.expect(t, server.URL, http.StatusOK)
-		written := log.written()
-		if last := written[len(written)-1]; !returned.MatchString(last) {
+		lines := written(log)
+		if last := lines[len(lines)-1]; !returned.MatchString(last) {
 			t.Errorf("the last line must tell that decisions are back: %s", last)
 		}
 	}
@@ -117,15 +115,15 @@ func (o outage) observe(t *testing.T, other *otherSide, onFailure string, build 
 var returned = regexp.MustCompile(`decisions are back after \d+ failures in \d+\.\d s`)
 
 // verify requires the lines of the failures, and one warning if the row has one.
-func (o outage) verify(t *testing.T, log *lines, open, fails bool) {
+func (o outage) verify(t *testing.T, log *testnode.Log, open, fails bool) {
 	t.Helper()
 	what := o.What
 	if what == "" {
 		what = map[bool]string{true: "no decision, so the request passes", false: "no decision, so the request ends with 503"}[open]
 	}
-	await(t, "a line", func() bool { return !fails || strings.Contains(strings.Join(log.written(), "\n"), o.Cause) })
+	await(t, "a line", func() bool { return !fails || strings.Contains(strings.Join(written(log), "\n"), o.Cause) })
 	warnings, failed := 0, 0
-	for _, line := range log.written() {
+	for _, line := range written(log) {
 		switch {
 		case o.Warned != "" && strings.Contains(line, o.Warned):
 			warnings++
@@ -139,7 +137,7 @@ func (o outage) verify(t *testing.T, log *lines, open, fails bool) {
 		}
 	}
 	if (warnings == 1) != (o.Warned != "") || (failed > 0) != fails {
-		t.Errorf("%d warnings and %d lines of failures: %v", warnings, failed, log.written())
+		t.Errorf("%d warnings and %d lines of failures: %v", warnings, failed, written(log))
 	}
 }
 
@@ -150,22 +148,9 @@ func (r request) expect(t *testing.T, url string, status int) {
 	}
 }
 
-// lines keeps what a client logs.
-type lines struct {
-	mutex sync.Mutex
-	text  strings.Builder
-}
-
-func (l *lines) Write(line []byte) (int, error) {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	return l.text.Write(line)
-}
-
-func (l *lines) written() []string {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	return strings.FieldsFunc(strings.ReplaceAll(l.text.String(), `\"`, `"`), func(r rune) bool { return r == '\n' })
+// written returns the lines of a log.
+func written(log *testnode.Log) []string {
+	return strings.FieldsFunc(strings.ReplaceAll(log.String(), `\"`, `"`), func(r rune) bool { return r == '\n' })
 }
 
 // otherSide is the program that plays a state.
