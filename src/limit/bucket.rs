@@ -214,9 +214,10 @@ impl TokenBucket {
         self.ledger.as_ref().is_some_and(|ledger| ledger.last.max(ledger.line) >= now)
     }
 
-    /// Whether it equals the state of a key without charges.
+    /// Whether it equals the state of a key without charges. A bucket that was written counts back from
+    /// its instant, also without debt.
     pub fn is_empty(&self) -> bool {
-        self.debt == 0 && self.ledger.is_none()
+        self.at == 0
     }
 
     /// Time from `now` until the bucket holds `cost` without further charges.

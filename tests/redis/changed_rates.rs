@@ -137,6 +137,17 @@ async fn debt_beyond_other_rate_is_not_lost() {
     assert_eq!(both.left(&[&large], START + SECOND).await, [10_000_000]);
 }
 
+/// The other rate cannot express the debt. A refund takes what it can express, and the rest stays.
+#[tokio::test]
+async fn refund_takes_no_debt_that_its_rate_cannot_express() {
+    let both = Both::new("refund").await;
+    let [large, small] = [bucket(225_179_981_368_524, 1_000_000, 10 * SECOND), bucket(14, 872, 24 * HOUR)];
+    both.check(&[&large], 225_179_981_368_524, START).await;
+    both.drain(&[small.clone()], Work::Refund(225_179_981_368_524), START + SECOND).await;
+    assert_eq!(both.left(&[&small], START + SECOND).await, [0]);
+    assert_eq!(both.left(&[&small], START + large.window).await, [14]);
+}
+
 /// A debt that the other rate cannot express begins in the future. Drains still agree on its wait.
 #[tokio::test]
 async fn drain_reports_wait_of_debt_beyond_other_rate() {

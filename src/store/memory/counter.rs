@@ -110,13 +110,9 @@ impl Held {
         !self.is_bucket() || self.expires_at() > now
     }
 
-    /// Whether it must stay: it counts, or was written beside a bucket that `owes`.
-    pub(super) fn is_kept(&self, owes: bool) -> bool {
-        match &self.state {
-            State::TokenBucket(bucket) if bucket.carried.is_some() => false,
-            State::TokenBucket(bucket) => !bucket.is_empty() || owes && bucket.at > 0,
-            state => !state.is_new(),
-        }
+    /// Whether it must stay: somebody charged it, and no other rate lent its debt.
+    pub(super) fn is_kept(&self) -> bool {
+        !self.state.is_new() && !self.state.is_carried()
     }
 
     /// The state of a token bucket at `now` under another rate.

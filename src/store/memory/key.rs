@@ -420,12 +420,11 @@ impl KeyState {
         Taken { ruling, at: now, tentative }
     }
 
-    /// Stores the states that differ from new ones, and paid buckets beside others that owe. As in
-    /// Redis they precede the others, since quotas of one rate take their states in order.
+    /// Stores the states that differ from new ones. As in Redis they precede the others, since quotas
+    /// of one rate take their states in order.
     fn store(&mut self, quotas: &[Quota], states: States) {
-        let owes = self.held.iter().any(Held::is_bucket) || states.iter().any(|state| !state.is_new());
         let held = |(quota, state): (&Quota, State)| Held { counter: Counter::of(quota), state };
-        let own = quotas.iter().zip(states).map(held).filter(|held| held.is_kept(owes));
+        let own = quotas.iter().zip(states).map(held).filter(Held::is_kept);
         self.held.insert_many(0, own);
     }
 
