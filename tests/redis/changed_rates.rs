@@ -176,6 +176,20 @@ async fn several_rates_carry_over_in_order() {
     assert_eq!(both.left(&[&minute, &day], START).await, [60, 40]);
 }
 
+/// A charge is taken back from its own quotas, whose repaid debts take over no debt of another rate.
+#[tokio::test]
+async fn refund_of_one_charge_leaves_the_debts_of_other_rates() {
+    let both = Both::new("own").await;
+    let before = [bucket(51, 10, SECOND), bucket(16, 7, HOUR), bucket(35, 1000, 60 * SECOND)];
+    let after = [bucket(625_499, 7, HOUR), bucket(6, 3, 3 * SECOND)];
+    let once = |id: &str, cost, over| Work::Once { id: id.into(), cost, over };
+    both.drain(&before, once("first", 6, Over::Deny), START).await;
+    both.drain(&before, once("second", 16, Over::Drain), START).await;
+    both.drain(&after, once("third", 1, Over::Drain), START + 13 * SECOND / 10).await;
+    both.drain(&after, Work::RefundOnce("first".into()), START + 2 * SECOND).await;
+    assert_eq!(both.left(&[&after[1]], START + 2 * SECOND).await, [0]);
+}
+
 /// Several quotas may have one rate. Each keeps the debt that it took over.
 #[tokio::test]
 async fn quotas_of_one_rate_keep_their_own_debts() {

@@ -57,9 +57,10 @@ if free_line and (over == 'wait' or leaving > 0) then
   state = is_changed and write({}, {}, {}, now) or not is_changed and state
   cost = freed > 0 and 0 or cost
 end
--- One charge is taken back only from its own columns, never from debts of other rates. Returns the
--- numbers of a quota if it has one.
+-- One charge is taken back only from its own columns, never from debts of other rates.
+local is_of_charge = undone or how == 'receipt' or how == 'lease'
 local claimed = {}
+-- Returns the numbers of a quota if it has a column.
 local function with_column(numbers)
   for _, column in ipairs(numbers and columns or {}) do
     if not claimed[column] and column.a == numbers[1] and column.b == numbers[2] then
@@ -77,7 +78,7 @@ if undone then
     end
     return with_column(numbers)
   end)
-elseif how == 'receipt' or how == 'lease' then
+elseif is_of_charge then
   local all, numbers_then, debts_then = {}, {}, {}
   for q = 1, quotas do
     if with_column(number_of[q]) then
@@ -87,7 +88,7 @@ elseif how == 'receipt' or how == 'lease' then
   number_of, number, owed_then, quotas = all, numbers_then, debts_then, #all
 end
 local sources = {}
-for q, pair in ipairs(general.pairs_of(columns, number_of)) do
+for q, pair in ipairs(general.pairs_of(columns, number_of, is_of_charge)) do
   local a, b, c, d, e, f = unpack(number_of[q])
   first[q], second[q], tail[q], repaid_at[q] = pair[1], pair[2], pair[3], pair[4]
   sources[q] = pair.source

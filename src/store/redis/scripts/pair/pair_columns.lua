@@ -1,5 +1,6 @@
   -- A pair that `carry` has converted has a fourth value: when the rate that wrote it has repaid it.
-  local function pairs_of(columns, kinds)
+  -- Where `is_own`, no debt of another rate counts.
+  local function pairs_of(columns, kinds, is_own)
     local found = {}
     for q, kind in ipairs(kinds) do
       for _, column in ipairs(columns) do
@@ -9,7 +10,7 @@
         end
       end
     end
-    if carry then
+    if carry and not is_own then
       carry(found, columns, kinds)
     end
     for q = 1, #kinds do

@@ -37,7 +37,7 @@ local HEADER, COLUMN = 9, 34
 -- checks. `carry` may follow, which adds pairs from columns of other kinds to those found, and then
 -- `pair_columns.lua`:
 --   columns_of(state)     Returns the columns of a String.
---   pairs_of(columns, kinds)
+--   pairs_of(columns, kinds, is_own)
 --                         Returns the pair and the tail of each quota, given {a, b}.
 --   others(columns, from, own)
 --                         Returns the columns from place `from` on that belong to no quota.
