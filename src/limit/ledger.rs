@@ -19,7 +19,7 @@ use super::time::Micros;
 
 /// The most refunded debt, in fractions. With the largest debt added, Lua's doubles still represent
 /// it exactly.
-const MAX_REFUNDED: u64 = 1 << 52;
+pub const MAX_REFUNDED: u64 = 1 << 52;
 
 /// The ledger of one key and one quota. Debts are in the fractions of `bucket.rs`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use crate::support::faketime::shifted;
 use crate::support::proxy::Proxy;
 use crate::support::redis::{Server, shared};
 use crate::support::steps::{START, policy, runner, subject};
-use crate::support::timed::TimedRedis;
+use crate::support::timed::{TimedRedis, in_time};
 use crate::support::tries::passes_within;
 use crate::support::{Node, config_on, file_with, free_port, http, unique, wait_until};
 
@@ -47,29 +47,28 @@ fn nodes_with_jumping_clocks_admit_the_same_as_one_right_clock() {
     let jump = prop_oneof![4 => Just(0i64), 1 => -5_000_000..5_000_000i64, 1 => Just(-86_400_000_000), 1 => Just(86_400_000_000)];
     let steps = prop::collection::vec((0..3usize, jump, 0..40_000u64), 80);
     let mut runner = runner(60);
-    runner
-        .run(&(0..WINDOWS.len(), steps), |(window, steps)| {
-            let subject = subject(policy(&[(7, WINDOWS[window])]), &unique("jump"));
-            let mut now = START;
-            let mut admitted: Vec<Micros> = Vec::new();
-            for (node, jump, gap) in steps {
-                now += gap;
-                let hand = hands[node].load(Ordering::SeqCst).saturating_add_signed(jump);
-                hands[node].store(hand, Ordering::SeqCst);
-                let taken = runtime.block_on(stores[node].at(now).charge(&subject, &[1], &[]));
-                let taken = taken.map_err(|error| TestCaseError::fail(format!("stuck: {error}")))?;
-                prop_assert_eq!(taken.at, now);
-                let recent = |span: Micros| admitted.iter().filter(|at| **at + span > now).count();
-                let allowed = taken.ruling.verdicts[0].allowed;
-                prop_assert!(!allowed || recent(WINDOWS[window]) < 7, "over the limit");
-                prop_assert!(allowed || recent(65 * WINDOWS[window].div_ceil(64)) >= 7, "denied without need");
-                if allowed {
-                    admitted.push(now);
-                }
+    let property = |(window, steps): (usize, Vec<(usize, i64, u64)>)| {
+        let subject = subject(policy(&[(7, WINDOWS[window])]), &unique("jump"));
+        let mut now = START;
+        let mut admitted: Vec<Micros> = Vec::new();
+        for (node, jump, gap) in steps {
+            now += gap;
+            let hand = hands[node].load(Ordering::SeqCst).saturating_add_signed(jump);
+            hands[node].store(hand, Ordering::SeqCst);
+            let taken = runtime.block_on(stores[node].at(now).charge(&subject, &[1], &[]));
+            let taken = taken.map_err(|error| TestCaseError::fail(format!("stuck: {error}")))?;
+            prop_assert_eq!(taken.at, now);
+            let recent = |span: Micros| admitted.iter().filter(|at| **at + span > now).count();
+            let allowed = taken.ruling.verdicts[0].allowed;
+            prop_assert!(!allowed || recent(WINDOWS[window]) < 7, "over the limit");
+            prop_assert!(allowed || recent(65 * WINDOWS[window].div_ceil(64)) >= 7, "denied without need");
+            if allowed {
+                admitted.push(now);
             }
-            Ok(())
-        })
-        .unwrap();
+        }
+        Ok(())
+    };
+    runner.run(&(0..WINDOWS.len(), steps), |history| in_time(|| property(history))).unwrap();
 }
 
 /// After the clock steps, known denials refer to wrong instants, and so do the admissions that

@@ -20,7 +20,7 @@ use crate::support::cluster::add_calls;
 use crate::support::proxy::Proxy;
 use crate::support::redis::{Server, shared, shared_store, timed_store};
 use crate::support::steps::{self, START, Step, histories, log_policies, logs, runner};
-use crate::support::timed::{Timed, TimedRedis};
+use crate::support::timed::{Timed, TimedRedis, in_time};
 use crate::support::{Node, config_on, http, unique, wait_until};
 
 const WINDOW: Micros = 10_000_000;
@@ -243,7 +243,7 @@ fn both_stores_report_same_charge_history() {
         }
         Ok(())
     };
-    runner(60).run(&histories(log_policies(), 40), property).unwrap();
+    runner(60).run(&histories(log_policies(), 40), |history| in_time(|| property(history))).unwrap();
 }
 
 #[derive(Debug, Clone)]
@@ -298,7 +298,7 @@ fn charge_history_survives_refunds() {
         }
         Ok(())
     };
-    runner(60).run(&charges_and_refunds(), property).unwrap();
+    runner(60).run(&charges_and_refunds(), |ops| in_time(|| property(ops))).unwrap();
 }
 
 #[test]

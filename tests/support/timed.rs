@@ -1,5 +1,6 @@
 //! Stores with a given instant for each call; Redis decides by it instead of its TIME.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,10 +20,12 @@ use super::histories::engine::Runs;
 /// second after they cease to matter. A history that takes that long on a busy machine is rejected.
 pub fn in_time(history: impl FnOnce() -> Result<(), TestCaseError>) -> Result<(), TestCaseError> {
     let began = now_ms();
-    history().map_err(|error| match now_ms() - began < 1000 {
-        true => error,
-        false => TestCaseError::reject("keys may have ended meanwhile"),
-    })
+    let result = catch_unwind(AssertUnwindSafe(history));
+    match now_ms() - began < 1000 {
+        true => result.unwrap_or_else(|panic| resume_unwind(panic)),
+        false if matches!(result, Ok(Ok(()))) => Ok(()),
+        false => Err(TestCaseError::reject("keys may have ended meanwhile")),
+    }
 }
 
 /// An embedded store, for one caller at a time: the instant (us) and the call are two steps.

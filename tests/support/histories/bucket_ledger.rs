@@ -1,5 +1,7 @@
 //! The ledger of token buckets whose rates never change.
 
+use tollgate::limit::bucket::Terms;
+use tollgate::limit::ledger::MAX_REFUNDED;
 use tollgate::limit::quota::{Rate, Rule};
 use tollgate::store::{Done, Work};
 
@@ -43,7 +45,8 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
     }
     let until = book.latest_start(call.now);
     let unpaid = (0..charge.parts.len()).map(|place| charge.unpaid(place, until).min(rest));
-    let least = if book.refunds.is_empty() { unpaid.max().unwrap_or(0) } else { 0 };
+    let may_be_less = !book.refunds.is_empty() || may_have_forgotten(book, charge);
+    let least = if may_be_less { 0 } else { unpaid.max().unwrap_or(0) };
     let most = charge.parts.iter().copied().max().unwrap_or(0).min(rest);
     match (least..=most).contains(&given) {
         true => Ok(()),
@@ -52,6 +55,17 @@ pub fn before(book: &Book, call: &Call) -> Result<(), Wrong> {
             format!("{given} of {least} to {most} units given back after {} us: {charge:?}", until - charge.at),
         )),
     }
+}
+
+/// Whether a bucket may have given back so much that it forgets the charge (docs/guarantees.md, Charged
+/// once).
+fn may_have_forgotten(book: &Book, charge: &Charge) -> bool {
+    let is_back = |charge: &&Charge| charge.is_over || charge.is_released || charge.has_left;
+    let given: u64 = book.charges.iter().filter(is_back).map(|charge| charge.cost).sum();
+    charge.quotas.iter().any(|quota| match quota.rule {
+        Rule::TokenBucket(rate) => given.saturating_mul(Terms::of_bucket(rate, quota.limit).price) >= MAX_REFUNDED,
+        _ => false,
+    })
 }
 
 /// Judges what is left of each bucket. A refund tells the units that it gave back rounded up.
@@ -67,7 +81,9 @@ pub fn after(book: &Book, call: &Call, refunds: u64) -> Result<(), Wrong> {
         let Rule::TokenBucket(rate) = quota.rule else { continue };
         let left = left(book, (place, rate), quota.limit.get(), call.now);
         // An expiry gives back what cannot have refilled, and no answer tells how much that is.
-        let may_be_less = book.charges.iter().any(|charge| charge.is_released || charge.may_owe_more);
+        let is_unclear =
+            |charge: &Charge| charge.is_released || charge.may_owe_more || may_have_forgotten(book, charge);
+        let may_be_less = book.charges.iter().any(is_unclear);
         if state.remaining > left || !may_be_less && state.remaining + refunds < left {
             let told = format!(
                 "{} to {left} units are left of {quota:?}, not {}",

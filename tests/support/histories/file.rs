@@ -9,7 +9,7 @@ use tollgate::limit::hold::{Hold, OnExpiry};
 use tollgate::limit::lease::Lease;
 use tollgate::limit::policy::{Algorithm, Options, Policy};
 use tollgate::limit::quota::{Anchor, Quota, Rule};
-use tollgate::limit::ticks::Ticks;
+use tollgate::limit::ticks::{STEP_BACK, Ticks};
 use tollgate::limit::time::Micros;
 
 use super::options::{Feature, Filter};
@@ -277,10 +277,11 @@ fn file(pool: &Pool, (hold, queue, lease): Kind, dice: &mut Dice, filter: &Filte
     }
     base.options = Options { hold, queue, ..Options::default() };
     if lease && base.shared_ticks().is_none() && !base.quotas.is_empty() {
-        let longest = base.ticks().map_or(Micros::MAX, |ticks| ticks.ahead() * ticks.length());
+        // A configuration refuses what a clock that steps back would not count.
+        let longest = base.ticks().map_or(Micros::MAX, |ticks| ticks.ahead() * ticks.length() - STEP_BACK);
         let shortest = base.quotas.iter().map(span).min().unwrap() / 8 * (1 + dice.below(8)) / 8;
-        base.options.lease =
-            Some(Lease { span: shortest.min(longest), nodes: NonZeroU64::MIN, callers: NonZeroU64::new(2) });
+        let lease = Lease { span: shortest.min(longest), nodes: NonZeroU64::MIN, callers: NonZeroU64::new(2) };
+        base.options.lease = Some(lease).filter(|lease| lease.span > 0);
     }
     let other = |dice: &mut Dice| {
         let is_other = filter.has(Feature::Windows) || base.quotas.is_empty();
