@@ -26,8 +26,9 @@ use super::time::Micros;
 const PARTS: u64 = 128;
 
 impl TokenBucket {
-    /// The state at `now` under `terms`, of which `writer` wrote the debt.
-    pub fn carried(&self, writer: Terms, terms: Terms, now: Micros) -> Self {
+    /// The state at `now` under `terms`, of which `writer` wrote the debt. It replaces `own`, which owes
+    /// nothing.
+    pub fn carried(&self, own: &Self, writer: Terms, terms: Terms, now: Micros) -> Self {
         let until = self.expires_at(writer);
         let mark = self.ledger.as_ref().map_or(0, |ledger| ledger.mark);
         let debt = converted(self.debt, writer, terms);
@@ -37,15 +38,24 @@ impl TokenBucket {
             // The reader cannot express it, so its rate credits none of it.
             false => (until, MAX_DEBT),
         };
-        Self { at, debt, ledger: self.kept_line(now), carried: Some(Box::new(Carried { until, mark })) }
+        Self { at, debt, ledger: self.kept_line(own, now), carried: Some(Box::new(Carried { until, mark })) }
     }
 
     /// A ledger that forgets all charges, but not the line: nothing starts before its last place,
-    /// whatever the rate.
-    fn kept_line(&self, now: Micros) -> Option<Box<Ledger>> {
-        let ledger = self.ledger.as_ref().filter(|ledger| ledger.line > now)?;
-        let Ledger { mark, last, line, .. } = **ledger;
-        Some(Box::new(Ledger { mark, born: last + 1, last, line, ..Ledger::default() }))
+    /// whatever the rate. Nor does it forget the numbers that `own` has given at this very instant, since
+    /// they must not be given again.
+    fn kept_line(&self, own: &Self, now: Micros) -> Option<Box<Ledger>> {
+        let line = self.ledger.as_ref().filter(|ledger| ledger.line > now);
+        let mark = self.ledger.as_ref().map_or(0, |ledger| ledger.mark);
+        let Some(given) = own.ledger.as_ref().filter(|_| own.is_fresh(now)) else {
+            return line.map(|ledger| Box::new(ledger.without_charges(mark)));
+        };
+        let mut kept = given.without_charges(given.mark.max(mark));
+        if let Some(ledger) = &self.ledger {
+            (kept.last, kept.line) = (kept.last.max(ledger.last), kept.line.max(ledger.line));
+            kept.born = kept.last + 1;
+        }
+        Some(Box::new(kept))
     }
 }
 

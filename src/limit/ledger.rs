@@ -51,6 +51,11 @@ impl Ledger {
         Entry { number: self.last, debt: debt + self.refunded }
     }
 
+    /// The same line and numbers without a charge.
+    pub fn without_charges(&self, mark: Micros) -> Self {
+        Self { mark, born: self.last + 1, last: self.last, line: self.line, ..Self::default() }
+    }
+
     /// The least unpaid part of a charge, if the bucket has repaid this much since.
     pub fn unpaid(&self, entry: Entry, charge: u64, repaid: u64) -> u64 {
         if entry.number < self.born {

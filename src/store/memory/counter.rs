@@ -115,11 +115,11 @@ impl Held {
         !self.state.is_new() && !self.state.is_carried()
     }
 
-    /// The state of a token bucket at `now` under another rate.
-    pub(super) fn carried(&self, quota: &Quota, now: Micros) -> State {
-        match (&self.state, self.counter) {
-            (State::TokenBucket(bucket), Counter::Bucket(terms)) => {
-                State::TokenBucket(bucket.carried(terms, Terms::of_quota(quota), now))
+    /// The state of a token bucket at `now` under another rate, where the quota has `own`.
+    pub(super) fn carried(&self, own: &State, quota: &Quota, now: Micros) -> State {
+        match (&self.state, own, self.counter) {
+            (State::TokenBucket(bucket), State::TokenBucket(own), Counter::Bucket(terms)) => {
+                State::TokenBucket(bucket.carried(own, terms, Terms::of_quota(quota), now))
             }
             _ => State::new(quota),
         }
@@ -137,8 +137,7 @@ pub(super) struct Debtless {
 impl Debtless {
     /// Notes what the quota at `place` has at `now`.
     pub(super) fn note(&mut self, place: usize, found: Option<&Held>, now: Micros) {
-        let is_fresh = |held: &Held| matches!(&held.state, State::TokenBucket(bucket) if bucket.is_fresh(now));
-        self.without_debt |= u8::from(found.is_none_or(|held| !held.owes(now) && !is_fresh(held))) << place;
+        self.without_debt |= u8::from(found.is_none_or(|held| !held.owes(now))) << place;
         self.without_state |= u8::from(found.is_none()) << place;
     }
 }

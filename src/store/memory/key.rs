@@ -391,7 +391,7 @@ impl KeyState {
         let repaid: SmallVec<[(usize, State); 1]> =
             lent.iter().map(|(quota, _)| (*quota, states[*quota].clone())).collect();
         lent.iter()
-            .for_each(|(quota, held)| states[*quota] = self.held[*held].carried(&quotas[*quota], now));
+            .for_each(|(quota, held)| states[*quota] = self.held[*held].carried(&states[*quota], &quotas[*quota], now));
         let tentative = is_tentative(policy, &states, now);
         let ruling = rule(&mut states);
         for (_, held) in lent.into_iter().filter(|(quota, _)| !states[*quota].is_carried()) {

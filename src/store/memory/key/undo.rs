@@ -35,10 +35,12 @@ impl KeyState {
         now: Micros,
     ) -> u64 {
         let Some(record) = self.record(id).filter(|record| !self.is_forgotten(record.at())) else { return 0 };
-        if record.before(now).is_some() {
-            return if self.free_line(now).contains(&id) { cost } else { 0 };
+        let Some((charged, receipt)) = charge_of(record, policy, (cost, kept)) else { return 0 };
+        match record.before(now).is_some() {
+            true if self.free_line(now).contains(&id) => cost,
+            true => 0,
+            false => self.take_back(&charged, now, &receipt),
         }
-        charge_of(record, policy, (cost, kept)).map_or(0, |(charged, receipt)| self.take_back(&charged, now, &receipt))
     }
 
     /// Takes back the charge of an id, and forgets its record with its hold. A later change of the

@@ -52,7 +52,7 @@ fn own_places(policy: &Policy, pairs: &[Pair<'_>]) -> Own {
 /// Converts debts of other rates, as `bucket_carry.lua` does.
 fn carry_over(policy: &Policy, time: Micros, pairs: &[Pair<'_>], own: &Own, states: &mut [State]) {
     let owes = |place: usize| pairs[place].bucket().expires_at(pairs[place].terms()) > time;
-    let is_free = |quota: &usize| own[*quota].is_none_or(|place| !owes(place) && !pairs[place].bucket().is_fresh(time));
+    let is_free = |quota: &usize| own[*quota].is_none_or(|place| !owes(place));
     let quotas = (0..own.len()).filter(is_free).map(|quota| (quota, Terms::of_quota(&policy.quotas[quota])));
     let left_over = pairs
         .iter()
@@ -62,7 +62,9 @@ fn carry_over(policy: &Policy, time: Micros, pairs: &[Pair<'_>], own: &Own, stat
     let found = carried_over(&quotas.collect(), |quota| own[quota].is_some(), debts.collect(), owes);
     for (quota, place) in found {
         let (pair, terms) = (&pairs[place], Terms::of_quota(&policy.quotas[quota]));
-        states[quota] = State::TokenBucket(pair.bucket().carried(pair.terms(), terms, time));
+        if let State::TokenBucket(own) = &states[quota] {
+            states[quota] = State::TokenBucket(pair.bucket().carried(own, pair.terms(), terms, time));
+        }
     }
 }
 

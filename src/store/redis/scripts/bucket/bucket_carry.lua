@@ -12,10 +12,19 @@
       return column.a > other.a or column.a == other.a and column.b < other.b
     end
 
-    -- A tail that forgets all charges, but not the line.
-    local function kept_line(tail)
-      local mark, _, last, line = struct.unpack('>I8I8I8I8', tail)
-      return line > now and struct.pack('>I8I8I8I8I8I8I8', mark, last + 1, last, line, 0, 0, 0) or ''
+    -- A tail that forgets all charges, but neither the line nor the numbers that the quota has given.
+    -- `own` is the pair of the quota, if it has one.
+    local function kept_line(tail, own)
+      local mark, _, last, line = 0, 0, 0, 0
+      if tail ~= '' then
+        mark, _, last, line = struct.unpack('>I8I8I8I8', tail)
+      end
+      local is_kept = line > now
+      if own and own[3] ~= '' and goes_on(0, own[3]) then
+        local marked, _, numbered, place = struct.unpack('>I8I8I8I8', own[3])
+        mark, last, line, is_kept = math.max(mark, marked), math.max(last, numbered), math.max(line, place), true
+      end
+      return is_kept and struct.pack('>I8I8I8I8I8I8I8', mark, last + 1, last, line, 0, 0, 0) or ''
     end
 
     -- A debt that its rate has repaid is carried last, and counts nothing.
@@ -32,7 +41,7 @@
       local rest = column.second % column.b
       local units, parts = (column.second - rest) / column.b, math.ceil(PARTS * rest / column.b)
       local debt = units * quota.b + math.ceil(parts * quota.b / PARTS)
-      local tail = column.tail ~= '' and kept_line(column.tail) or ''
+      local tail = kept_line(column.tail, found[quota.q])
       if till <= now then
         found[quota.q] = {0, 0, tail, source = column}
       elseif debt > MOST_DEBT then
@@ -80,9 +89,8 @@
 
     local without_debt, without_pair = {}, {}
     for q, kind in ipairs(kinds) do
-      -- The numbers of a charge of this very instant must not be given again.
       local own = found[q] and found[q].source
-      if not own or not owes(own) and (own.tail == '' or not goes_on(0, own.tail)) then
+      if not own or not owes(own) then
         without_debt[#without_debt + 1] = {q = q, a = kind[1], b = kind[2]}
       end
     end
