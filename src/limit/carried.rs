@@ -5,8 +5,8 @@
 //! writes the result, except with a charge or a refund.
 //!
 //! A debt belongs to the quota of its rate. The quotas that owe nothing get the remaining debts, in
-//! the order of their rates, the fastest first. Debts that their writers' rates have repaid come
-//! last, and count nothing.
+//! the order of their rates, the fastest first. A debt that its writer's rate has repaid goes to no
+//! other quota, so a store may have dropped it.
 //!
 //! A conversion rounds up, by at most 1/128 unit and one fraction. It credits the time since the
 //! last charge at the reader's rate. Once the writer's rate has repaid the debt, it counts no more,
@@ -33,7 +33,6 @@ impl TokenBucket {
         let mark = self.ledger.as_ref().map_or(0, |ledger| ledger.mark);
         let debt = converted(self.debt, writer, terms);
         let (at, debt) = match debt <= MAX_DEBT {
-            _ if until <= now => (0, 0),
             true => (self.at, debt),
             // The reader cannot express it, so its rate credits none of it.
             false => (until, MAX_DEBT),
@@ -68,24 +67,8 @@ fn converted(debt: u64, writer: Terms, terms: Terms) -> u64 {
 /// Places with the terms of a quota or of a debt.
 pub type Places = SmallVec<[(usize, Terms); 3]>;
 
-/// Matches the quotas that owe nothing to debts of other rates. A quota with a state of its own
-/// gets no debt that is repaid. Returns places of both.
-pub fn carried_over(
-    quotas: &Places,
-    has_state: impl Fn(usize) -> bool,
-    debts: Places,
-    owes: impl Fn(usize) -> bool,
-) -> SmallVec<[(usize, usize); 3]> {
-    let (owed, repaid) = debts.into_iter().partition(|(debt, _)| owes(*debt));
-    let mut found = matched(quotas.clone(), owed);
-    let is_left = |quota: usize| !has_state(quota) && found.iter().all(|(known, _)| *known != quota);
-    let left = quotas.iter().copied().filter(|(quota, _)| is_left(*quota)).collect();
-    found.extend(matched(left, repaid));
-    found
-}
-
-/// Matches quotas to debts of other rates. Returns places of both.
-fn matched(mut quotas: Places, mut debts: Places) -> SmallVec<[(usize, usize); 3]> {
+/// Matches quotas that owe nothing to debts of other rates. Returns places of both.
+pub fn carried_over(mut quotas: Places, mut debts: Places) -> SmallVec<[(usize, usize); 3]> {
     let mut found = SmallVec::new();
     quotas.retain(|(quota, terms)| {
         let same = debts.iter().position(|(_, of)| of.is_same_rate(*terms));
@@ -148,8 +131,8 @@ mod tests {
     fn quotas_match_their_own_rate_then_the_fastest() {
         let of = |all: &[Terms]| all.iter().copied().enumerate().collect::<Places>();
         let [slow, mid, fast] = [terms(1, 1000), terms(1, 10), terms(3, 2)];
-        let found = matched(of(&[slow, terms(128, 128), mid]), of(&[terms(7, 1_000_000), fast, terms(1, 1)]));
+        let found = carried_over(of(&[slow, terms(128, 128), mid]), of(&[terms(7, 1_000_000), fast, terms(1, 1)]));
         assert_eq!(found[..], [(1, 2), (2, 1), (0, 0)]);
-        assert_eq!(matched(of(&[slow, fast]), of(&[mid]))[..], [(1, 0)]);
+        assert_eq!(carried_over(of(&[slow, fast]), of(&[mid]))[..], [(1, 0)]);
     }
 }

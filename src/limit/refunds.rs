@@ -42,8 +42,7 @@ pub fn give_back(policy: &Policy, states: &mut [State], now: Micros, receipt: &R
         let (entry, part) = ((*entry)?, receipt.part(place));
         (part > 0).then(|| state.give_back(quota, now, receipt.at, (part, receipt.kept), entry))
     });
-    let most = given.max().unwrap_or(0);
-    settled(states, most)
+    given.max().unwrap_or(0)
 }
 
 /// Takes back `cost` units from each quota, the oldest charge first. Returns the largest amount of
@@ -51,15 +50,11 @@ pub fn give_back(policy: &Policy, states: &mut [State], now: Micros, receipt: &R
 pub fn refund(policy: &Policy, states: &mut [State], now: Micros, cost: u64) -> u64 {
     let quotas = states.iter_mut().zip(&policy.quotas);
     let most = quotas.map(|(state, quota)| state.refund(quota, now, cost)).max().unwrap_or(0);
-    settled(states, most)
-}
-
-/// A refund writes the states of all quotas.
-fn settled(states: &mut [State], given: u64) -> u64 {
-    if given > 0 {
+    // A refund by cost writes the states of all quotas.
+    if most > 0 {
         states.iter_mut().for_each(State::settle);
     }
-    given
+    most
 }
 
 /// Whether any state may contain an open reservation at `now`.

@@ -190,6 +190,20 @@ async fn refund_of_one_charge_leaves_the_debts_of_other_rates() {
     assert_eq!(both.left(&[&after[1]], START + 2 * SECOND).await, [0]);
 }
 
+/// A charge whose debt another rate took over leaves no bucket behind when it is taken back.
+#[tokio::test]
+async fn refund_of_a_debt_that_another_rate_has_writes_no_bucket() {
+    let both = Both::new("taken").await;
+    let (pair, other) = ([bucket(3, 1000, 60 * SECOND), bucket(990, 1000, SECOND)], [bucket(6, 1, SECOND / 10)]);
+    let once = |id: &str, cost| Work::Once { id: id.into(), cost, over: Over::Deny };
+    both.drain(&pair, once("first", 1), START + 240_331).await;
+    both.drain(&other, once("second", 2), START + 224_242).await;
+    both.drain(&pair, Work::RefundOnce("first".into()), START + 241_082).await;
+    both.drain(&pair, once("third", 1), START + 862_166).await;
+    both.drain(&other, once("fourth", 2), START + 889_042).await;
+    both.drain(&pair, Work::Look(0), START + 814_415).await;
+}
+
 /// Several quotas may have one rate. Each keeps the debt that it took over.
 #[tokio::test]
 async fn quotas_of_one_rate_keep_their_own_debts() {

@@ -64,13 +64,15 @@ pub struct HoldModel {
 impl HoldModel {
     /// Lets holds expire.
     fn pass(&mut self, limits: &Limits, now: Micros) -> Micros {
-        if now >= self.forgotten {
+        let is_forgotten = now >= self.forgotten;
+        if is_forgotten {
             self.seen = 0;
         }
         let at = now.max(self.seen);
         for hold in self.holds.iter_mut().filter(|hold| hold.end.is_none() && hold.expires <= at) {
             hold.end = Some(End::Expired);
-            self.seen = at;
+            // The store does not find an expiry that it has forgotten.
+            self.seen = if is_forgotten { 0 } else { at };
         }
         let expired = |hold: &&mut Held| hold.end == Some(End::Expired) && hold.settled.is_none() && !hold.released;
         for hold in self.holds.iter_mut().filter(expired).filter(|_| limits.on_expiry == OnExpiry::Release) {

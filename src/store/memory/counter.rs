@@ -6,7 +6,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use smallvec::SmallVec;
 
 use crate::limit::bucket::Terms;
-use crate::limit::carried::carried_over;
+use crate::limit::carried::{Places, carried_over};
 use crate::limit::policy::{Algorithm, Policy};
 use crate::limit::quota::{Quota, Rule};
 use crate::limit::state::State;
@@ -105,9 +105,9 @@ impl Held {
         self.state.expires_at(&Quota { name: String::new(), limit: NonZeroU64::MIN, window, rule })
     }
 
-    /// Whether it is no bucket, or one with a debt at `now`.
+    /// Whether it is a bucket with a debt at `now`.
     pub(super) fn owes(&self, now: Micros) -> bool {
-        !self.is_bucket() || self.expires_at() > now
+        self.is_bucket() && self.expires_at() > now
     }
 
     /// Whether it must stay: somebody charged it, and no other rate lent its debt.
@@ -126,45 +126,30 @@ impl Held {
     }
 }
 
-/// The quotas of token buckets that owe nothing: a bit for each of them, and one for those without a
-/// state.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Debtless {
-    pub(super) without_debt: u8,
-    pub(super) without_state: u8,
-}
-
-impl Debtless {
-    /// Notes what the quota at `place` has at `now`.
-    pub(super) fn note(&mut self, place: usize, found: Option<&Held>, now: Micros) {
-        self.without_debt |= u8::from(found.is_none_or(|held| !held.owes(now))) << place;
-        self.without_state |= u8::from(found.is_none()) << place;
-    }
-}
+/// The places of quotas of token buckets that owe nothing.
+pub(super) type Debtless = SmallVec<[usize; 3]>;
 
 /// Finds the debts of other rates that carry over to these quotas at `now`. Returns the places of
 /// both, the last debt first.
 pub(super) fn carry_over(
     held: &[Held],
     quotas: &[Quota],
-    debtless: Debtless,
+    debtless: &Debtless,
     now: Micros,
 ) -> SmallVec<[(usize, usize); 3]> {
-    if debtless.without_debt == 0 || !held.iter().any(Held::is_bucket) {
+    let debt = |(place, held): (usize, &Held)| match held.counter {
+        Counter::Bucket(terms) if held.owes(now) => Some((place, terms)),
+        _ => None,
+    };
+    let debts: Places = held.iter().enumerate().filter_map(debt).collect();
+    if debtless.is_empty() || debts.is_empty() {
         return SmallVec::new();
     }
-    let has = |bits: u8, place: usize| bits & (1 << place) != 0;
-    let without = quotas.iter().enumerate().filter_map(|(place, quota)| match Counter::of(quota) {
-        Counter::Bucket(terms) if has(debtless.without_debt, place) => Some((place, terms)),
+    let without = debtless.iter().filter_map(|place| match Counter::of(&quotas[*place]) {
+        Counter::Bucket(terms) => Some((*place, terms)),
         _ => None,
     });
-    let debts = held.iter().enumerate().filter_map(|(place, held)| match held.counter {
-        Counter::Bucket(terms) => Some((place, terms)),
-        _ => None,
-    });
-    let has_state = |quota| !has(debtless.without_state, quota);
-    let owes = |debt: usize| held[debt].owes(now);
-    let mut found = carried_over(&without.collect(), has_state, debts.collect(), owes);
+    let mut found = carried_over(without.collect(), debts);
     found.sort_by_key(|(_, place)| std::cmp::Reverse(*place));
     found
 }

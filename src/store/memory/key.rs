@@ -167,9 +167,7 @@ impl KeyState {
 
     /// Drops expired state.
     pub(super) fn sweep(&mut self, now: Micros) {
-        // Buckets of one key expire together, as in Redis: a changed rate may match any of them.
-        let owes = self.held.iter().any(|held| held.is_bucket() && held.expires_at() > now);
-        self.held.retain(|held| held.expires_at() > now || owes && held.is_bucket());
+        self.held.retain(|held| held.expires_at() > now);
         if let Some(notes) = &mut self.notes {
             notes.records.sweep(now);
             notes.reset = notes.reset.filter(|(_, until)| *until > now);
@@ -383,11 +381,13 @@ impl KeyState {
         let mut debtless = Debtless::default();
         let found_or_new = |(place, quota): (usize, &Quota)| {
             let found = self.remove(quota);
-            debtless.note(place, found.as_ref().filter(|_| carries), now);
+            if carries && found.as_ref().is_none_or(|held| !held.owes(now)) {
+                debtless.push(place);
+            }
             found.map_or_else(|| State::new(quota), |held| held.state)
         };
         let mut states: States = quotas.iter().enumerate().map(found_or_new).collect();
-        let lent = if carries { carry_over(&self.held, quotas, debtless, now) } else { SmallVec::new() };
+        let lent = carry_over(&self.held, quotas, &debtless, now);
         let repaid: SmallVec<[(usize, State); 1]> =
             lent.iter().map(|(quota, _)| (*quota, states[*quota].clone())).collect();
         lent.iter()

@@ -36,9 +36,9 @@ impl KeyState {
     ) -> u64 {
         let Some(record) = self.record(id).filter(|record| !self.is_forgotten(record.at())) else { return 0 };
         let Some((charged, receipt)) = charge_of(record, policy, (cost, kept)) else { return 0 };
-        match record.before(now).is_some() {
-            true if self.free_line(now).contains(&id) => cost,
-            true => 0,
+        match record.before(now).is_some() && self.free_line(now).contains(&id) {
+            true => cost,
+            // A place that stays in line gives nothing back here.
             false => self.take_back(&charged, now, &receipt),
         }
     }

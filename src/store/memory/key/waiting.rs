@@ -70,11 +70,13 @@ impl KeyState {
         let own = |(place, quota): (usize, &Quota)| {
             let at = rest.iter().position(|held| held.counter == Counter::of(quota));
             let found = at.map(|at| rest.remove(at));
-            debtless.note(place, found.as_ref(), now);
+            if found.as_ref().is_none_or(|held| !held.owes(now)) {
+                debtless.push(place);
+            }
             found
         };
         let mut sources: Before = quotas.iter().enumerate().map(own).collect();
-        for (quota, held) in carry_over(&rest, quotas, debtless, now) {
+        for (quota, held) in carry_over(&rest, quotas, &debtless, now) {
             sources[quota] = Some(rest[held].clone());
         }
         sources

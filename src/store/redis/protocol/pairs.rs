@@ -54,12 +54,10 @@ fn carry_over(policy: &Policy, time: Micros, pairs: &[Pair<'_>], own: &Own, stat
     let owes = |place: usize| pairs[place].bucket().expires_at(pairs[place].terms()) > time;
     let is_free = |quota: &usize| own[*quota].is_none_or(|place| !owes(place));
     let quotas = (0..own.len()).filter(is_free).map(|quota| (quota, Terms::of_quota(&policy.quotas[quota])));
-    let left_over = pairs
-        .iter()
-        .enumerate()
-        .filter(|(place, pair)| !own.contains(&Some(*place)) && !pair.kind.contains(&0));
-    let debts = left_over.map(|(place, pair)| (place, pair.terms()));
-    let found = carried_over(&quotas.collect(), |quota| own[quota].is_some(), debts.collect(), owes);
+    let is_debt =
+        |(place, pair): &(usize, &Pair<'_>)| !own.contains(&Some(*place)) && !pair.kind.contains(&0) && owes(*place);
+    let debts = pairs.iter().enumerate().filter(is_debt).map(|(place, pair)| (place, pair.terms()));
+    let found = carried_over(quotas.collect(), debts.collect());
     for (quota, place) in found {
         let (pair, terms) = (&pairs[place], Terms::of_quota(&policy.quotas[quota]));
         if let State::TokenBucket(own) = &states[quota] {

@@ -25,8 +25,7 @@ if undone then
       end
     end
     local key = string.sub(name, 1, 4) == 'l16-' and policy_base .. name
-    local log = key and read({key = key .. ':log', metas = key .. ':metas', window = window, limit = limit_then,
-      most = math.huge, slack = window})
+    local log = key and read({key = key .. ':log', window = window, limit = limit_then, most = math.huge, slack = window})
     is_sound = is_sound and (log or not key)
     return log
   end)
@@ -159,6 +158,9 @@ end
 -- ones down. An empty list loses its TTL, so new notes are added before old ones are removed.
 local function note_less(log, key, place, kept, given, dead)
   local notes = redis.call('LLEN', key)
+  if notes == 0 then
+    return
+  end
   -- The first note of an entry or a later one.
   local function first_note(low, entry)
     local instant, sum = math.huge, 0
@@ -232,10 +234,8 @@ local function take_back(q)
     all = redis.call('GETRANGE', log.key, 0, place * PAIR - 1) .. moved(log, kept, log.count + 1, -given)
   end
   local latest = #all > PAIR and struct.unpack('>I8', all, #all - PAIR + 1) or 0
-  if log.metas then
-    -- Corrupt notes do not prevent the refund.
-    pcall(note_less, log, log.metas, place, kept, given, dead)
-  end
+  -- Another plan or file may have noted causes for this log. Corrupt notes do not prevent the refund.
+  pcall(note_less, log, (string.gsub(log.key, 'log$', 'metas')), place, kept, given, dead)
   if latest + log.window + log.slack <= now then
     redis.call('DEL', log.key)
   else

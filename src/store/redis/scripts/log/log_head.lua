@@ -113,7 +113,7 @@ end
 
 -- The log of a quota; nil if it is corrupt.
 local function open(q)
-  local log = {key = KEYS[q], metas = q == metas_of and KEYS[quotas_of_policy + 1]}
+  local log = {key = KEYS[q]}
   for at, name in ipairs({'window', 'limit', 'most', 'slack'}) do
     log[name] = tonumber(ARGV[4 * q - 3 + at])
   end
