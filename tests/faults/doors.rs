@@ -25,12 +25,13 @@ impl Doors {
         let descriptors =
             "domain: d\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n";
         std::fs::write(folder.path().join("limits.yaml"), descriptors).unwrap();
-        // A store that a check waits for, as `scripts/hostile` may want it.
+        // A store that a check waits for, as `scripts/hostile` may want it. The attackers share its cores, so
+        // that it may take longer than the usual timeout.
         let store = std::env::var("TOLLGATE_HOSTILE_REDIS");
         let store = store.map_or_else(|_| String::new(), |url| format!("store: {{redis: [{url}]}}\n"));
         let config = format!(
             "{store}limits: {limits}\nresp: {{listen: 127.0.0.1:0}}\nenvoy: {{listen: 127.0.0.1:0, config: [limits.yaml]}}\n\
-             policies: {{p: {{quotas: [1000000 per 1h]}}, inline: {{inline: true, quotas: [5 per 1m]}}}}\n\
+             policies: {{p: {{quotas: [1000000 per 1h], timeout: 2s}}, inline: {{inline: true, quotas: [5 per 1m]}}}}\n\
              gates: {{edge: {{client_from: peer, rules: [{{checks: [{{policy: p, key: all}}]}}]}}}}\n"
         );
         let file = folder.path().join("tollgate.yaml");
