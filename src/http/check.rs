@@ -7,10 +7,11 @@ use super::answer;
 use super::head::Denied;
 use super::problem::{self, Problem, Problems, Violations};
 use super::request::body::{self, JsonBody};
+use super::request::bounds::MAX_BATCH;
 use super::request::refund::{self, RefundRequest};
 use super::request::{explain, parse, query};
 use super::rights::{Rights, Routed};
-use super::shed::{permit, permit_heavy, refuse_unread};
+use super::shed::{permit, permit_batch, permit_heavy, refuse_unread};
 use crate::access::Refused;
 use crate::engine::{Answer, Check, CheckError, Door, Kind, Note, Refund};
 use crate::node::{LIGHT, Load, Node};
@@ -76,7 +77,9 @@ pub(super) async fn read<B, Q>(
 pub(super) async fn batch(Routed { node, rights, head, body }: Routed) -> Result<Response, Problem> {
     let body = body::json(&head.headers, body, MAX_BATCH_BYTES).await?;
     let holder = rights.holder(&head.headers);
-    let items = read_batch(&node.load, &body, holder).await;
+    let most = most_checks(&body);
+    let _room = permit_batch(&node.load, holder, most.min(MAX_BATCH), body.len()).await?;
+    let items = read_batch(&node.load, &body, most, holder).await;
     let (items, ()) = problem::both(items, query::none(head.uri.query()))?;
     drop(body);
     if !node.load.expects_room_for(items.len() * answer::USUAL_BYTES) {
@@ -90,8 +93,8 @@ pub(super) async fn batch(Routed { node, rights, head, body }: Routed) -> Result
 /// Reads the checks of a batch. Parsed checks take ten times the room of their text, so a heavy
 /// batch needs a turn, and so does one with faults. The turn ends here, since a slow store must not
 /// refuse batches.
-async fn read_batch(load: &Load, body: &[u8], holder: Holder) -> Result<Vec<explain::Item>, Problem> {
-    let is_light = body.len() <= LIGHT && most_checks(body) <= LIGHT_BATCH;
+async fn read_batch(load: &Load, body: &[u8], most: usize, holder: Holder) -> Result<Vec<explain::Item>, Problem> {
+    let is_light = body.len() <= LIGHT && most <= LIGHT_BATCH;
     if is_light && let Some(items) = parse::batch(body) {
         return Ok(items);
     }

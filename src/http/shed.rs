@@ -58,6 +58,14 @@ pub(super) async fn permit_heavy(load: &Load, holder: Holder) -> Result<Turn, Pr
     load.heavy(holder).await.ok_or_else(Problem::overloaded)
 }
 
+/// Room for a batch until its answer is written.
+///
+/// # Errors
+/// 503 if none is free in time.
+pub(super) async fn permit_batch(load: &Load, holder: Holder, checks: usize, bytes: usize) -> Result<Turn, Problem> {
+    load.batch(holder, checks, bytes).await.ok_or_else(Problem::overloaded)
+}
+
 impl From<NotRead> for Problem {
     fn from(not_read: NotRead) -> Self {
         match not_read {

@@ -12,11 +12,12 @@
 //! | header fields of HTTP/2 without a served call | `backlog.rs` | the connection ends |
 //! | header fields of HTTP/2 in a turn | `timed_stream.rs` | other connections come first |
 //! | calls with a body over [`LIGHT`] bytes that are parsed | `HEAVY_PER_CORE` | 503 after `MAX_WAIT` |
+//! | memory of batches from their checks to their answer | `BATCHES_KIB` | 503 after `MAX_WAIT` |
 //! | checks of batches before the store, and single ones in a crowd | `CHECKS_PER_CORE` | the next ones wait |
 //! | slow reads for operators | `READS` | the next one waits |
 //! | requests that wait at gates with a `pace` | `PACED` | decided at once |
 //!
-//! Callers share the last four by [`crate::shares`].
+//! Callers share the last five by [`crate::shares`].
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -58,7 +59,14 @@ pub const LIGHT: usize = 16 * 1024;
 /// its answer is written.
 const HEAVY_PER_CORE: usize = 4;
 
-/// Longest wait of a call with a heavy body for the others.
+/// Memory that batches may take at a time, from the first parsed check to the written answer, KiB. It
+/// holds 60 batches of 1000 short checks.
+const BATCHES_KIB: usize = 80 * 1024;
+
+/// Bytes that a check of a batch takes with its decision, besides four times its text.
+const CHECK_BYTES: usize = 1200;
+
+/// Longest wait of a batch, or of a call with a heavy body, for the others.
 const MAX_WAIT: Duration = Duration::from_millis(250);
 
 /// Heavy calls that wait at most. A turn serves about one in 10 ms. One holder gets half.
@@ -90,6 +98,7 @@ struct Counters {
     addresses: Holders<IpAddr>,
     tokens: Holders<TokenHash>,
     heavy: Turns,
+    batches: Turns,
     checks: Turns,
     /// Calls in flight from which on single checks take turns.
     crowd: usize,
@@ -136,6 +145,7 @@ impl Load {
             addresses: Holders::default(),
             tokens: Holders::default(),
             heavy: Turns::new(HEAVY_PER_CORE * cores(), MAX_WAITING),
+            batches: Turns::new(BATCHES_KIB, MAX_WAITING),
             checks: Turns::new(CHECKS_PER_CORE * cores(), MAX_PARTS),
             crowd: CROWD_PER_CORE * cores(),
             reads: Turns::new(READS, MAX_READERS),
@@ -232,7 +242,18 @@ impl Load {
 
     /// A turn to parse a heavy call. `None`: none is free in time.
     pub async fn heavy(&self, holder: Holder) -> Option<Turn> {
-        let turn = self.0.heavy.of(holder).within(MAX_WAIT, 1).await;
+        self.in_time(&self.0.heavy, holder, 1).await
+    }
+
+    /// Room for a batch of so many checks in a body of so many bytes, until its answer is written. `None`:
+    /// none is free in time.
+    pub async fn batch(&self, holder: Holder, checks: usize, bytes: usize) -> Option<Turn> {
+        let weight = (checks * CHECK_BYTES + 4 * bytes).div_ceil(1024);
+        self.in_time(&self.0.batches, holder, weight).await
+    }
+
+    async fn in_time(&self, turns: &Turns, holder: Holder, weight: usize) -> Option<Turn> {
+        let turn = turns.of(holder).within(MAX_WAIT, weight).await;
         if turn.is_none() {
             self.count_shed();
         }

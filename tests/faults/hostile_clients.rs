@@ -72,6 +72,11 @@ fn valid_batch() -> String {
     batch(|place| format!(r#"{{"policy":"p","key":"{}{place:04}"}}"#, "k".repeat(1000)))
 }
 
+/// Parsed checks and their decisions take thirty times the room of this text.
+fn usual_batch() -> String {
+    batch(|place| format!(r#"{{"policy":"p","key":"k{place}"}}"#))
+}
+
 fn short_batch() -> String {
     batch(|_| "{}".to_owned())
 }
@@ -234,6 +239,8 @@ attacks! {
     unread_valid_batches_over_http1_are_bounded: Http1, "POST" "/v1/check/batch", valid_batch();
     unread_valid_batches_over_http2_are_bounded: Http2, "POST" "/v1/check/batch", valid_batch();
     sipped_valid_batches_are_bounded: Http1Sips, "POST" "/v1/check/batch", valid_batch();
+    usual_batches_over_http1_are_bounded: Http1, "POST" "/v1/check/batch", usual_batch();
+    usual_batches_over_http2_are_bounded: Http2, "POST" "/v1/check/batch", usual_batch();
     unread_descriptions_over_http1_are_bounded: Http1, "GET" "/openapi.json", String::new();
     unread_descriptions_over_http2_are_bounded: Http2, "GET" "/openapi.json", String::new();
     unread_health_is_bounded: Http2, "GET" "/health/live", String::new();
