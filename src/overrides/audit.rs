@@ -46,6 +46,13 @@ named! {
     }
 }
 
+impl Kind {
+    /// Whether callers cause it in any number, without the rights of an operator.
+    pub(super) fn is_of_callers(self) -> bool {
+        matches!(self, Self::Login | Self::Notice)
+    }
+}
+
 /// One entry of the audit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AuditEntry {
@@ -124,13 +131,13 @@ impl AuditEntry {
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     acts: VecDeque<AuditEntry>,
-    notices: VecDeque<AuditEntry>,
+    of_callers: VecDeque<AuditEntry>,
 }
 
 impl Recent {
     /// Adds an entry, and drops those of its room beyond `most` or of before `since` (us).
     pub(super) fn add(&mut self, entry: AuditEntry, most: usize, since: Micros) {
-        let room = if entry.kind == Kind::Notice { &mut self.notices } else { &mut self.acts };
+        let room = if entry.kind.is_of_callers() { &mut self.of_callers } else { &mut self.acts };
         room.push_back(entry);
         while room.len() > most || room.front().is_some_and(|oldest| oldest.at < since) {
             room.pop_front();
@@ -143,11 +150,11 @@ impl Recent {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &AuditEntry> {
-        self.acts.iter().chain(&self.notices)
+        self.acts.iter().chain(&self.of_callers)
     }
 
     pub(super) fn newest(&self) -> u64 {
-        [&self.acts, &self.notices]
+        [&self.acts, &self.of_callers]
             .into_iter()
             .filter_map(|room| room.back())
             .map(|entry| entry.version)
@@ -158,7 +165,7 @@ impl Recent {
     /// Up to `most` entries below the version `before` that `is_wanted`, the newest first.
     pub(super) fn page(&self, before: u64, most: usize, is_wanted: impl Fn(&AuditEntry) -> bool) -> Vec<AuditEntry> {
         let is_wanted = |entry: &&AuditEntry| entry.version < before && is_wanted(entry);
-        let rooms = [&self.acts, &self.notices].into_iter();
+        let rooms = [&self.acts, &self.of_callers].into_iter();
         let mut page: Vec<_> = rooms.flat_map(|room| room.iter().rev().filter(is_wanted).take(most)).cloned().collect();
         page.sort_by_key(|entry| std::cmp::Reverse(entry.version));
         page.truncate(most);
@@ -171,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notices_and_acts_push_out_only_their_own() {
+    fn notices_and_logins_push_out_no_acts() {
         let mut recent = Recent::default();
         let mut add = |kind, versions: std::ops::Range<u64>| {
             for version in versions {
@@ -180,11 +187,12 @@ mod tests {
             }
         };
         add(Kind::Reset, 0..10);
-        add(Kind::Notice, 10..1_000);
-        add(Kind::Login, 1_000..1_001);
+        add(Kind::Notice, 10..500);
+        add(Kind::Login, 500..1_000);
+        add(Kind::Reload, 1_000..1_001);
         let versions = |page: Vec<AuditEntry>| page.iter().map(|entry| entry.version).collect::<Vec<_>>();
         assert_eq!(versions(recent.page(u64::MAX, 3, |_| true)), [1_000, 999, 998]);
-        let acts = recent.page(u64::MAX, 100, |entry| entry.kind != Kind::Notice);
+        let acts = recent.page(u64::MAX, 100, |entry| !entry.kind.is_of_callers());
         assert_eq!(versions(acts), [1_000, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]);
         assert_eq!((recent.iter().count(), recent.newest()), (111, 1_000));
     }

@@ -294,7 +294,9 @@ impl Overrides {
         });
         let note = note_of(name, by, reason).entry(version, now);
         let entry = AuditEntry { before: before.as_deref().map(Stored::from), after: after.clone(), ..note };
-        file.write(entry.clone(), &self.map, now).map_err(unwritable)?;
+        let written = file.write(entry.clone(), &self.map, now);
+        kept.note(written.as_ref().err());
+        written.map_err(unwritable)?;
         entry.log();
         let terms = |policy: &str, limits| self.map.terms(policy, limits);
         let entry = after.map(|stored| stored.entry(name.clone(), terms));

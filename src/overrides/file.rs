@@ -112,6 +112,10 @@ impl OverridesFile {
     /// # Errors
     /// The disk does not take it. The change is not in force then.
     pub(super) fn write(&mut self, entry: AuditEntry, map: &Map, now: Micros) -> io::Result<()> {
+        self.write_unnamed(entry, map, now).map_err(|error| self.named(&error))
+    }
+
+    fn write_unnamed(&mut self, entry: AuditEntry, map: &Map, now: Micros) -> io::Result<()> {
         let mut line = serde_json::to_vec(&Line::Change(Box::new(entry.clone())))?;
         line.push(b'\n');
         if let Err(error) = self.file.write_all(&line).and_then(|()| self.file.sync_data()) {
@@ -138,6 +142,15 @@ impl OverridesFile {
     /// # Errors
     /// The file cannot be written, or another process uses the one at its path.
     pub(super) fn restore(&mut self, map: &Map, now: Micros) -> io::Result<Option<AuditEntry>> {
+        self.restore_unnamed(map, now).map_err(|error| self.named(&error))
+    }
+
+    /// The error with the path of the file.
+    fn named(&self, error: &io::Error) -> io::Error {
+        io::Error::other(format!("{}: {error}", self.path.display()))
+    }
+
+    fn restore_unnamed(&mut self, map: &Map, now: Micros) -> io::Result<Option<AuditEntry>> {
         let own = self.file.metadata()?;
         let what = match std::fs::metadata(&self.path) {
             Ok(found) if (found.dev(), found.ino()) != (own.dev(), own.ino()) => {
@@ -153,7 +166,7 @@ impl OverridesFile {
         let reason = format!("the file of the overrides was {what}, and the node wrote its {} anew", map.len());
         let note = Note::of_node(Kind::Restore, "a node".to_owned(), reason);
         let entry = note.entry(self.next_version(now), now);
-        self.write(entry.clone(), map, now)?;
+        self.write_unnamed(entry.clone(), map, now)?;
         Ok(Some(entry))
     }
 

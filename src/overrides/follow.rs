@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::MissedTickBehavior;
@@ -54,6 +55,8 @@ pub(super) struct Followed {
     pub(super) parts: Vec<FollowedPart>,
     /// Whether the user of this node may not read overrides, so there can be none.
     has_no_rights: AtomicBool,
+    /// Why the last change was refused for want of rights.
+    refused: ArcSwapOption<String>,
     /// Whether some part has, or had, records.
     is_used: AtomicBool,
     /// Whether this node gives states to a registry of a former version, which has none.
@@ -93,12 +96,13 @@ impl Followed {
         let parts: Vec<FollowedPart> = (0..PARTS).map(|_| FollowedPart::default()).collect();
         let now = unix_micros();
         parts.iter().for_each(|part| part.complete_at.store(now, Ordering::Relaxed));
-        let (has_no_rights, is_used, adopts, lost_since, newest) = Default::default();
+        let (has_no_rights, refused, is_used, adopts, lost_since, newest) = Default::default();
         let (restored, log_has_doubts, author_has_doubts) = Default::default();
         Self {
             registry,
             parts,
             has_no_rights,
+            refused,
             is_used,
             adopts,
             lost_since,
@@ -314,14 +318,17 @@ impl Followed {
 
     /// Why some changes may not be in force here.
     pub(super) fn reason(&self, map: &Map) -> Option<String> {
-        if !self.has_rights() {
-            return None;
-        }
-        let lag = self.lag();
         let trouble = || {
             let trouble = self.parts.iter().find_map(|part| part.trouble.load_full());
             trouble.map(|trouble| format!(": {trouble}")).unwrap_or_default()
         };
+        if !self.has_rights() {
+            // A user may have no right to overrides from the start.
+            let is_blind = self.parts.iter().all(FollowedPart::is_loaded);
+            return is_blind
+                .then(|| format!("this node sees no change of overrides, since it lacks rights{}", trouble()));
+        }
+        let lag = self.lag();
         match self.is_loaded() {
             false if self.lost_since.load(Ordering::Relaxed) > 0 => {
                 Some("a part of the overrides is lost in Redis: this node waits for others to write it back".to_owned())
@@ -330,7 +337,10 @@ impl Followed {
             true if lag > LATE => {
                 Some(format!("the overrides are those of {} s ago{}", lag / MICROS_PER_SECOND, trouble()))
             }
-            true => self.loss(map),
+            true => self.loss(map).or_else(|| {
+                let refused = self.refused.load_full()?;
+                Some(format!("changes of overrides fail, since this node lacks rights, until one succeeds: {refused}"))
+            }),
         }
     }
 
@@ -366,7 +376,10 @@ impl Followed {
         for _ in 0..TRIES {
             let (floor, generation) = (self.newest.load(Ordering::Relaxed), self.parts[number].generation());
             let change = RecordChange { floor, kept: KEPT_OF_PART, generation: &generation, ..change };
-            let written = self.registry.write(number, &change).await?;
+            let written = self.registry.write(number, &change).await;
+            let refused = written.as_ref().err().filter(|error| lacks_rights(error));
+            self.refused.store(refused.map(|error| Arc::new(error.to_string())));
+            let written = written?;
             if written != RecordWritten::Lost {
                 return Ok(written);
             }
@@ -392,7 +405,7 @@ impl Followed {
         let (policy, matched, reason) = (text(policy), text(matched), text(reason));
         let fields = [("kind", kind.name()), ("by", by), ("policy", &policy), ("match", &matched), ("reason", &reason)];
         let name = Name::new(&policy, &matched);
-        let log = if *kind == Kind::Notice { Log::Notices } else { Log::Changes };
+        let log = if kind.is_of_callers() { Log::Notices } else { Log::Changes };
         let change = RecordChange { fields: &fields, kept: KEPT_OF_PART, log, ..RecordChange::default() };
         let change = RecordChange { floor: self.newest.load(Ordering::Relaxed), ..change };
         let written = self.registry.write(Registry::part(name.as_str()), &change).await?;

@@ -112,13 +112,26 @@ impl KeptFile {
     fn whole(&self, map: &Map) -> io::Result<MutexGuard<'_, OverridesFile>> {
         let mut file = lock(&self.file);
         let restored = file.restore(map, unix_micros());
-        self.trouble.store(restored.as_ref().err().map(|error| Arc::new(error.to_string())));
+        self.note(restored.as_ref().err());
         if let Some(entry) = restored? {
             tracing::warn!(overrides = map.len(), "{}", entry.reason.as_deref().unwrap_or_default());
             self.restored.fetch_add(map.len() as u64, Ordering::Relaxed);
             entry.log();
         }
         Ok(file)
+    }
+}
+
+impl KeptFile {
+    /// Notes why the file cannot be written, and logs each new reason.
+    fn note(&self, error: Option<&io::Error>) {
+        let trouble = error.map(ToString::to_string);
+        if self.trouble.load().as_deref() != trouble.as_ref()
+            && let Some(trouble) = &trouble
+        {
+            tracing::warn!("the overrides cannot be written: {trouble}");
+        }
+        self.trouble.store(trouble.map(Arc::new));
     }
 }
 

@@ -227,6 +227,48 @@ fn node_that_starts_beside_a_lost_part_waits_for_others() {
 }
 
 /// The text of a record of a former version, which knew no generations, and its script.
+/// A starting node cannot know what a part has lost, so it must not call the part complete.
+#[test]
+fn node_that_starts_beside_a_lost_record_ends_none() {
+    let server = Server::start();
+    let near = node(&server);
+    put(&near, "k0", &json!({"deny": true}));
+    put(&near, "k1", &json!({"deny": true}));
+    run(&server, &["HDEL", &format!("{}records", part("k0")), "q\0key:k0"]);
+    let later = node(&server);
+    wait_until("both deny", || [&near, &later].iter().all(|node| decides(node, "q", "k0") == "deny"));
+    wait_until("Redis has it", || records(&server).iter().any(|(name, _)| name == "q\0key:k0"));
+    assert!(is_ok(&near) && is_ok(&later));
+}
+
+/// A right that is missing leaves neither half a change nor a silent health.
+#[test]
+fn change_without_a_right_writes_nothing_and_health_says_so() {
+    let server = Server::start();
+    run(
+        &server,
+        &["ACL", "SETUSER", "tollgate", "on", ">pass", "~{ratelimit:*", "&{ratelimit:*", "+@all", "-@admin"],
+    );
+    let url = format!("redis://tollgate:pass@127.0.0.1:{}", server.port);
+    let node = Node::with_config(config_on(&[url], POLICIES));
+    put(&node, "k0", &json!({"deny": true}));
+    let acts = || http::get(&node.address, "/v1/audit").json()["entries"].as_array().unwrap().len();
+    for right in ["hset", "set", "zadd", "zrem", "hdel", "xadd", "xtrim", "pexpire"] {
+        let before = (acts(), records(&server));
+        run(&server, &["ACL", "SETUSER", "tollgate", &format!("-{right}")]);
+        let body = json!({"match": {"key": "k0"}, "quotas": ["7 per 1h"]}).to_string();
+        let fields = [("Content-Type", "application/json")];
+        let put = http::request("PUT", "/v1/overrides/q", &fields, body.as_bytes());
+        let refused = http::exchange(&node.address, &put);
+        assert_eq!(refused.status, 503, "{right}: {refused:?}");
+        assert_eq!((acts(), records(&server)), before, "{right}");
+        assert!(reason(&node).contains("lacks rights"), "{right}: {}", node.health());
+        run(&server, &["ACL", "SETUSER", "tollgate", &format!("+{right}")]);
+        put(&node, "k0", &json!({"deny": true}));
+        wait_until("health is well again", || is_ok(&node));
+    }
+}
+
 fn former_write(server: &Server, key: &str, body: &str) {
     let name = format!("q\0key:{key}");
     let part = part(key);

@@ -195,7 +195,7 @@ pub enum Log {
     /// The changes that nodes follow, and acts of operators.
     #[default]
     Changes,
-    /// Notices, which callers cause in any number.
+    /// Notices and logins, which callers cause in any number.
     Notices,
 }
 

@@ -89,5 +89,17 @@ local function log(version, last, most, kept, fields)
   redis.call('PEXPIRE', KEYS[3], digits(tonumber(kept) / 1000))
 end
 
+-- Changes nothing, by each command of a change. So a user who lacks one of these rights fails before
+-- anything is written.
+local function rehearse(state, kept)
+  write_state(state)
+  redis.call('HDEL', KEYS[1], '')
+  redis.call('ZADD', KEYS[2], '+inf', '%')
+  redis.call('ZREM', KEYS[2], '')
+  redis.call('ZRANGEBYSCORE', KEYS[4], '0', '0', 'LIMIT', 0, 1)
+  redis.call('XTRIM', KEYS[3], 'MINID', '~', '0')
+  redis.call('PEXPIRE', KEYS[3], digits(tonumber(kept) / 1000))
+end
+
 -- Wakes the nodes. A user without the right to publish loses nothing: nodes ask again soon.
 local function wake(channel) redis.pcall('PUBLISH', channel, KEYS[3]) end

@@ -36,10 +36,16 @@ if ARGV[1] == '' then
 end
 
 local before = newest(state)
+-- A node that starts makes the part complete without what it has never had. Other nodes compare the
+-- part once more, since the newest version is none of theirs.
+local is_less = state and not is_whole(state)
 if not state then
   state = {generation = ARGV[1], birth = now, dropped = 0}
 end
 state.newest = math.max(before, tonumber(ARGV[2]))
+if is_less then
+  state.newest = math.max(now, state.newest + 1) + tonumber(ARGV[4])
+end
 state.dropped = math.max(state.dropped, tonumber(ARGV[3]))
 redis.call('HSET', KEYS[1], '%state', '')
 redis.call('ZADD', KEYS[2], '+inf', '%')

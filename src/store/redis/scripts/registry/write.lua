@@ -33,7 +33,8 @@ end
 local last = newest(state)
 local version = math.max(now, last + 1, tonumber(ARGV[3]) + 1) + tonumber(ARGV[12])
 
--- XADD is the first write: if it fails, nothing is written.
+-- If a right is missing, or XADD fails, nothing is written.
+if name ~= '' then rehearse(state, ARGV[9]) end
 local ends = 0
 if name ~= '' and body ~= '' then
   if ARGV[4] ~= '0' then ends = now + tonumber(ARGV[4]) end
