@@ -258,8 +258,8 @@ fn change_without_a_right_writes_nothing_and_health_says_so() {
         run(&server, &["ACL", "SETUSER", "tollgate", &format!("-{right}")]);
         let body = json!({"match": {"key": "k0"}, "quotas": ["7 per 1h"]}).to_string();
         let fields = [("Content-Type", "application/json")];
-        let put = http::request("PUT", "/v1/overrides/q", &fields, body.as_bytes());
-        let refused = http::exchange(&node.address, &put);
+        let raised = http::request("PUT", "/v1/overrides/q", &fields, body.as_bytes());
+        let refused = http::exchange(&node.address, &raised);
         assert_eq!(refused.status, 503, "{right}: {refused:?}");
         assert_eq!((acts(), records(&server)), before, "{right}");
         assert!(reason(&node).contains("lacks rights"), "{right}: {}", node.health());

@@ -143,9 +143,16 @@ impl Record {
         self.details.as_ref().and_then(|details| details.drained.as_ref())
     }
 
-    /// When the charge was made, us.
+    /// When the charge starts, us.
     pub(super) fn at(&self) -> Micros {
         self.at
+    }
+
+    /// When the charge was made, us. A place in line starts later, and its number tells.
+    pub(super) fn made(&self) -> Micros {
+        let entries = self.details.as_ref().map_or(&[][..], |details| &details.entries[..]);
+        let numbers = entries.iter().flatten().map(|entry| entry.number).filter(|number| *number > 0);
+        numbers.min().map_or(self.at, |number| number.min(self.at))
     }
 
     /// Units.

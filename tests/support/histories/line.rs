@@ -27,7 +27,10 @@ pub fn before(book: &Book, call: &Call, is_one_rate: bool) -> Result<(), Wrong> 
     if book.is_back(call) || book.is_mixed || !book.refunds.is_empty() || may_owe_more {
         return Ok(());
     }
-    let Some((earliest, place)) = earliest(book, call, cost, held.unwrap_or(0)) else { return Ok(()) };
+    // A drain closes the places before it, also those of callers who leave later.
+    let is_closed = |charge: &&Charge| charge.is_place && charge.parts.iter().any(|units| *units > 0);
+    let end = book.charges.iter().filter(is_closed).map(|charge| charge.at).max();
+    let Some((earliest, place)) = earliest(book, call, cost, end.unwrap_or(0)) else { return Ok(()) };
     let latest = earliest + place + 2;
     match start {
         Some(start) if start > latest => {

@@ -237,7 +237,7 @@ impl KeyState {
                 let has_place = self.holds()?.places.contains_key(&(*expires, name.clone()));
                 match *expires > step.at {
                     true if has_place => (HoldState::Open(expires - step.at), false),
-                    false if has_place || !self.is_forgotten(record.at()) => {
+                    false if has_place || !self.is_forgotten(record.made()) => {
                         (HoldState::Ended(End::Expired), *releases)
                     }
                     _ => (HoldState::Ended(End::Reset), false),

@@ -34,7 +34,7 @@ impl KeyState {
         (cost, kept): (u64, u64),
         now: Micros,
     ) -> u64 {
-        let Some(record) = self.record(id).filter(|record| !self.is_forgotten(record.at())) else { return 0 };
+        let Some(record) = self.record(id).filter(|record| !self.is_forgotten(record.made())) else { return 0 };
         let Some((charged, receipt)) = charge_of(record, policy, (cost, kept)) else { return 0 };
         match record.before(now).is_some() && self.free_line(now).contains(&id) {
             true => cost,

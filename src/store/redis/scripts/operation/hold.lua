@@ -110,7 +110,7 @@ if own_hold and own_hold[2] == 0 then
   local seen = not has_place and own_hold[1] <= held_at and redis.call('GET', reset_key)
   if own_hold[1] > held_at then
     own = has_place and 'open' or 'reset'
-  elseif seen and record[2] <= tonumber(seen) then
+  elseif seen and charged_at(record, record[2]) <= tonumber(seen) then
     own = 'reset'
   else
     own = releases(own_hold) and 'released' or 'expired'
@@ -293,6 +293,6 @@ if turn > 0 then
   is_charge, cost, made, number, owed_then, parts, stays = false, released[1], released[2], {}, {}, {}, 0
   undone, undone_parts = released, nil
   local seen = redis.call('GET', reset_key)
-  cost = seen and made <= tonumber(seen) and 0 or cost
+  cost = seen and charged_at(released, made) <= tonumber(seen) and 0 or cost
 end
 

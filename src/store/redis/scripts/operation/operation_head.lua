@@ -107,6 +107,14 @@ local function is_line(place, quotas)
   return is_list
 end
 
+-- When a charge was made, us. A place in line starts later, and the numbers of its record tell.
+local function charged_at(record, start)
+  for r = 4, record and #record or 0, 8 do
+    start = record[r + 6] > 0 and math.min(start, record[r + 6]) or start
+  end
+  return start
+end
+
 -- The record of an id; nil without one. The list that ends a drain's record is returned separately,
 -- and so are what the record has of its hold or its lease, and of its place in line. A corrupt
 -- record ends the call before any write.
@@ -262,7 +270,7 @@ elseif how == 'id' then
 end
 
 local reset = made and redis.call('GET', reset_key)
-if reset and (decided or made) <= tonumber(reset) then
+if reset and (decided or charged_at(undone, made)) <= tonumber(reset) then
   cost = 0
 end
 
