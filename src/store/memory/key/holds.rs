@@ -168,6 +168,7 @@ impl KeyState {
             }
             (Work::Wait(waiting), _) if wait > 0 && waiting.cost > 0 => {
                 let Waiting { cost, line, .. } = **waiting;
+                self.free_line(now);
                 Done::Taken(self.with(policy, now, |states| line::deny(policy, states, now, cost, line)))
             }
             (Work::Wait(waiting), Some(id)) => {
