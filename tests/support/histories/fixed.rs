@@ -41,6 +41,10 @@ pub fn all() -> Vec<(&'static str, History)> {
         ("settle_above_its_charge_leaves_no_debt", settle_of_a_bucket()),
         ("full_buckets_keep_nothing_for_another_rate", full_buckets()),
         ("window_that_returns_finds_its_ticks", returning_window()),
+        ("two_rates_admit_one_burst_in_the_instant_of_a_refund", two_rates_and_a_refund()),
+        ("reset_forgets_a_place_that_starts_later", reset_of_a_place()),
+        ("wait_that_lacks_a_place_frees_the_line", wait_without_a_place()),
+        ("refund_under_another_plan_forgets_its_cause", refund_under_another_plan()),
     ]
 }
 
@@ -200,6 +204,54 @@ fn with_and_without_hold() -> Vec<File> {
     let own = policy(&[(10, HOUR)]);
     let held = with_hold(own.clone(), 60 * SECOND, 5, OnExpiry::Charge);
     vec![file(held.clone(), held), file(own.clone(), own)]
+}
+
+fn two_rates_and_a_refund() -> History {
+    let plan = buckets(&[bucket(49, 100, SECOND / 10), bucket(100, 10, SECOND)]);
+    let over = buckets(&[bucket(23, 10, SECOND)]);
+    let file = File::new(buckets(&[bucket(42, 100, SECOND / 10)]), vec![plan], over);
+    let drain = Op::Check { id: 3, cost: 27, over: Over::Drain, life: None, repeated: false };
+    let steps = vec![
+        (0, 0, PLAN, check(2, 30)),
+        (0, 0, BASE, Op::RefundId(2)),
+        (0, 0, BASE, drain),
+        (0, 0, By::Override, take(19)),
+    ];
+    history(vec![file], steps)
+}
+
+fn reset_of_a_place() -> History {
+    let own = with_hold(buckets(&[bucket(19, 10, SECOND)]), 10 * SECOND, 5, OnExpiry::Charge);
+    let settle = Op::Settle { id: 3, cost: Some(2) };
+    let steps = vec![
+        (SECOND, 0, BASE, wait(2, 19)),
+        (SECOND, 0, BASE, wait(3, 3)),
+        (SECOND + SECOND / 10, 0, BASE, Op::Reset),
+        (13 * SECOND, 0, BASE, settle),
+    ];
+    history(vec![file(own.clone(), own)], steps)
+}
+
+/// Places alone are no buckets, so a refund there frees no line.
+fn wait_without_a_place() -> History {
+    let own = |places| with_hold(buckets(&[bucket(21, 10, SECOND)]), 10 * SECOND, places, OnExpiry::Charge);
+    let alone = with_hold(policy_of(Algorithm::SlidingWindow, Vec::new()), 10 * SECOND, 5, OnExpiry::Charge);
+    let files = vec![file(own(5), own(3)), file(alone.clone(), alone)];
+    let steps = vec![
+        (0, 0, BASE, wait(4, 21)),
+        (0, 0, BASE, wait(5, 21)),
+        (SECOND, 0, BASE, wait(10, 3)),
+        (SECOND, 1, BASE, Op::RefundId(10)),
+        (SECOND, 1, BASE, check(13, 1)),
+        (SECOND, 0, PLAN, wait(14, 1)),
+    ];
+    history(files, steps)
+}
+
+fn refund_under_another_plan() -> History {
+    let file = file(logs(&[(6, MINUTE)], 60), logs(&[(800, MINUTE), (12, 24 * HOUR)], 60));
+    let steps = vec![(0, 0, BASE, take(2)), (0, 0, PLAN, Op::Refund(12)), (0, 0, BASE, Op::Usage(7))];
+    history(vec![file], steps)
 }
 
 fn settled_charge_without_hold() -> History {
