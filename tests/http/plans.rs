@@ -146,8 +146,16 @@ fn refusal_names_the_quota_that_is_less_or_missing() {
         ("p", json!(["50 per 1m"]), "the quota `1s` is missing here"),
         ("p", json!(["100000 per 1s", "19 per 1m"]), "the quota `1m` has 19 here, and 20 there"),
         ("p", json!(["100000 per 1s", "20 per 1m", "500 per 1h"]), "no quota there has the window of `1h`"),
-        ("b", json!([{"rate": "5 per 1s", "burst": 9}]), "has 9 here, and 10 there"),
-        ("b", json!([{"rate": "4 per 1s", "burst": 10}]), "is missing here"),
+        (
+            "b",
+            json!([{"rate": "5 per 1s", "burst": 9}]),
+            "the quota `1s` has `5 per 1s, burst 9` here, and `5 per 1s, burst 10` there",
+        ),
+        (
+            "b",
+            json!([{"rate": "4 per 1s", "burst": 20}]),
+            "the quota `1s` has `4 per 1s, burst 20` here, and `5 per 1s, burst 10` there",
+        ),
     ] {
         let detail = refusal(policy, quotas);
         assert!(detail.contains(named), "{detail}");
