@@ -125,6 +125,18 @@ fn override_gives_places_alone_or_beside_quotas() {
     assert!(unheld.json()["detail"].as_str().unwrap().contains("needs a policy with `hold`"), "{unheld:?}");
     // The file has it after a restart.
     assert_eq!(of(json!({"in_flight": 5, "lower": true})).status, 200);
+    let explained = |key: &str| {
+        let call = http::get(&node.address, &format!("/v1/explain?policy=jobs&key={key}")).json();
+        let url = format!("http://{}", node.address);
+        let output = std::process::Command::new(TOLLGATE).args(["explain", &url, "jobs", key]).output().unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        (call["override"]["in_flight"].clone(), call["in_flight"].clone(), told)
+    };
+    for (key, given, places) in [("k", json!(5), 5), ("other", Value::Null, 4)] {
+        let (of_override, of_key, told) = explained(key);
+        assert_eq!((of_override, of_key), (given, json!(places)), "{key}");
+        assert!(told.contains(&format!("places  {places}\n")), "{told}");
+    }
     drop(node);
     let node = Node::with_config(folder.path().join("my.yaml"));
     let opened = node.post("/v1/check", &json!({"policy": "jobs", "key": "k", "id": "d"})).json();
