@@ -43,7 +43,7 @@ mod trial;
 
 mod tally;
 
-pub(super) use instant::text as instant;
+pub(super) use instant::{rfc3339, text as instant};
 pub(super) use pass::read;
 pub(super) use percentage::Percentage;
 pub(super) use summary::{Summary, percent, share};

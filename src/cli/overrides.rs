@@ -5,9 +5,11 @@ use std::process::ExitCode;
 use serde_json::{Map, Value, json};
 
 use super::client::{Node, encoded, parameters};
+use super::offline::rfc3339;
 use super::{block_on, complain, print, shown};
+use crate::clock::unix_micros;
 use crate::config::{span, visible};
-use crate::limit::time::MICROS_PER_MILLI;
+use crate::limit::time::{MICROS_PER_MILLI, millis_up};
 
 /// Faulty lines of an import that are reported one by one.
 const MOST_FAULTS: usize = 20;
@@ -34,7 +36,7 @@ enum Action {
     /// End an override.
     Remove {
         policy: String,
-        /// The match: `key:alice`, `prefix:test:` or `cidr:192.0.2.0/24`.
+        /// The match: `key:alice`, `prefix:test:` or `cidr:192.0.2.0/24`, or as `list` prints it.
         #[arg(value_name = "MATCH")]
         matched: String,
         /// The reason, for the audit.
@@ -62,8 +64,8 @@ enum Action {
         #[command(flatten)]
         node: Node,
     },
-    /// Set the overrides on standard input, as `export` prints them. Other overrides
-    /// stay.
+    /// Set the overrides on standard input, as `export` prints them, but for those that have ended.
+    /// Other overrides stay.
     Import {
         policy: String,
         /// Permit limits below the present ones.
@@ -172,15 +174,20 @@ impl Set {
 
 /// Sets each line of standard input. A faulty one is reported, and the others follow.
 async fn import(node: &Node, policy: &str, lower: bool) -> Result<ExitCode, String> {
-    let (mut set, mut faults, mut connection) = (0, 0, None);
+    let (mut set, mut ended, mut faults, mut connection) = (0, 0, 0, None);
     for (number, line) in std::io::stdin().lines().enumerate() {
         let line = line.map_err(|error| format!("standard input: {error}"))?;
         if line.trim().is_empty() {
             continue;
         }
-        let put = match serde_json::from_str::<Map<String, Value>>(&line) {
-            Err(error) => Err(format!("no JSON object: {error}")),
-            Ok(mut entry) => {
+        let entry = serde_json::from_str::<Map<String, Value>>(&line);
+        let put = match entry.map_err(|error| format!("no JSON object: {error}")).and_then(lasting) {
+            Err(fault) => Err(fault),
+            Ok(None) => {
+                ended += 1;
+                continue;
+            }
+            Ok(Some(mut entry)) => {
                 entry.insert("lower".into(), json!(lower));
                 node.put_over(&mut connection, &path(policy), &entry.into()).await.and_then(changed)
             }
@@ -195,8 +202,21 @@ async fn import(node: &Node, policy: &str, lower: bool) -> Result<ExitCode, Stri
             }
         }
     }
-    print(&format!("{set} set, {faults} failed\n"))?;
+    let ended = if ended > 0 { format!(", {ended} skipped since they have ended") } else { String::new() };
+    print(&format!("{set} set, {faults} failed{ended}\n"))?;
     Ok(if faults == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// An exported override with the time that it has left instead of its end; none if it has ended.
+/// Former versions exported the time.
+fn lasting(mut entry: Map<String, Value>) -> Result<Option<Map<String, Value>>, String> {
+    let Some(end) = entry.remove("expires_at").filter(|end| !end.is_null()) else { return Ok(Some(entry)) };
+    let instant = end.as_str().and_then(rfc3339);
+    let instant =
+        instant.ok_or_else(|| format!("`expires_at` is {end}: write an instant such as \"2026-11-27T10:00:00Z\""))?;
+    let left = u64::try_from(instant).unwrap_or_default().saturating_sub(unix_micros());
+    entry.insert("expires_in_ms".into(), json!(millis_up(left)));
+    Ok(Some(entry).filter(|_| left > 0))
 }
 
 /// Ends all overrides of a policy, page by page. Returns how many.
@@ -263,8 +283,11 @@ fn changed(answer: super::client::Answer) -> Result<Value, String> {
     if answer.status.is_success() { Ok(answer.json()) } else { Err(answer.failure()) }
 }
 
-/// A match such as `key:alice`, as the API has it.
+/// A match such as `key:alice`, or as [`spelling`] has it, as the API has it.
 fn parsed(matched: &str) -> Result<Value, String> {
+    if matched.starts_with('{') {
+        return serde_json::from_str(matched).map_err(|error| format!("{matched:?} is no JSON object: {error}"));
+    }
     let (kind, text) = matched.split_once(':').unwrap_or_default();
     match kind {
         "key" | "prefix" | "cidr" => Ok(json!({kind: text})),
@@ -274,16 +297,22 @@ fn parsed(matched: &str) -> Result<Value, String> {
 
 /// The members of an override that make it again; also those that only a later version knows.
 fn wanted(entry: &Value) -> Value {
-    let is_wanted = |name: &str| !matches!(name, "at" | "by" | "version" | "expires_at");
+    let is_wanted = |name: &str| !matches!(name, "at" | "by" | "version" | "expires_in_ms");
     let members = entry.as_object().into_iter().flatten().filter(|(name, _)| is_wanted(name));
     members.map(|(name, value)| (name.clone(), value.clone())).collect::<Map<_, _>>().into()
+}
+
+/// A match such as `key:alice`, or a JSON object if it has letters that a terminal does not show.
+fn spelling(matched: &Value) -> String {
+    let part = matched.as_object().and_then(|matched| matched.iter().next());
+    let text = part.map(|(kind, text)| format!("{kind}:{}", text.as_str().unwrap_or("?"))).unwrap_or_default();
+    if visible(&text) == text { text } else { shown::json(&matched.to_string()) }
 }
 
 /// A line such as `key:alice  plan pro  until 2026-11-27T10:00:00Z  by ci: case 4711`.
 fn sentence(entry: &Value) -> String {
     let text = |name: &str| entry[name].as_str().unwrap_or("?");
-    let matched = entry["match"].as_object().and_then(|matched| matched.iter().next());
-    let matched = matched.map(|(kind, text)| format!("{kind}:{}", text.as_str().unwrap_or("?"))).unwrap_or_default();
+    let matched = spelling(&entry["match"]);
     let places = entry["in_flight"].as_u64().map(|places| format!("in_flight {places}"));
     let grant = match (&entry["quotas"], &entry["plan"]) {
         (Value::Array(quotas), _) => {

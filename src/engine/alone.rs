@@ -24,16 +24,17 @@ pub(super) fn by_record(charged: Charged, decide: impl FnOnce(&Arc<Policy>, Verd
 /// Why checks of a policy that [may not wait](Policy::may_wait) get no place in line.
 pub(super) fn cannot_wait(policy: &Policy) -> CheckError {
     CheckError::CannotWait(match policy.algorithm {
-        Algorithm::TokenBucket if !policy.options.waits => {
-            "this policy has no line: add `wait: {queue: N}` to it with the most units in line, or leave the wait out"
+        Algorithm::TokenBucket if policy.options.lease.is_some() => {
+            "nodes spend units of this policy's `lease` in no order: leave the wait out, or replace \
+             `lease` in the policy by `wait: {queue: N}`, with the most units in line"
         }
         Algorithm::TokenBucket => {
-            "nodes spend units of this policy's `lease` locally, in no order: leave the wait out, or use a policy \
-             without a lease"
+            "this policy has no line: add `wait: {queue: N}` to it, with the most units in line, or \
+             leave the wait out"
         }
         _ => {
-            "waiting needs a token bucket, which knows the instant at which a cost fits: leave the wait out, or use a \
-             policy with `algorithm: token-bucket`"
+            "only a token bucket knows the instant at which a cost fits: leave the wait out, or use \
+             a policy with `algorithm: token-bucket` and `wait: {queue: N}`"
         }
     })
 }

@@ -38,6 +38,7 @@ pub(super) async fn explain(Routed { node, rights, head, .. }: Routed) -> Result
         if applied.listed.is_none() {
             let counted = &applied.policy;
             object.list("quotas", counted.quotas.iter(), |quota, object| write_quota(object, quota));
+            object.given("in_flight", counted.places());
             if let Some(Place { keys, slot, shard }) = node.engine.place(counted, &key) {
                 object.value("redis_keys", &keys);
                 object.number("slot", slot.into());
@@ -71,7 +72,7 @@ fn write_entry(object: &mut Object<'_>, entry: &Entry, now: Micros) {
         object.given("name", name);
         object.value("entry", &entry.name.to_string());
         let Value::Object(members) = entry_json(entry, now) else { return };
-        for name in ["plan", "reason", "by", "at", "expires_at", "expires_in_ms", "version"] {
+        for name in ["in_flight", "plan", "reason", "by", "at", "expires_at", "expires_in_ms", "version"] {
             object.given(name, members.get(name));
         }
     });

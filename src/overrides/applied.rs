@@ -162,8 +162,8 @@ pub enum Less {
     Missing(String),
     /// A quota limits what the other does not.
     Added(String),
-    /// The limit of a quota.
-    Limit { quota: String, present: NonZeroU64, next: NonZeroU64 },
+    /// The limit of a quota, or the rate or the burst of a token bucket.
+    Limit { quota: String, present: String, next: String },
     /// The places of a key; without `present` the other has no bound.
     Places { present: Option<NonZeroU64>, next: NonZeroU64 },
 }
@@ -188,13 +188,16 @@ impl fmt::Display for Less {
 /// The first limit of which `next` gives less than `present`. Another window counts as less.
 pub(super) fn less(present: &Policy, next: &Policy) -> Option<Less> {
     for quota in &present.quotas {
-        let Some(same) = next.quotas.iter().find(|next| is_comparable(quota, next)) else {
-            return Some(Less::Missing(quota.name.to_string()));
-        };
-        if same.limit < quota.limit {
-            let name = quota.name.to_string();
-            return Some(Less::Limit { quota: name, present: quota.limit, next: same.limit });
+        let same = next.quotas.iter().find(|next| is_comparable(quota, next));
+        if same.is_some_and(|same| same.limit >= quota.limit) {
+            continue;
         }
+        let name = quota.name.clone();
+        let slower = || next.quotas.iter().find(|next| quota.counts_with(next));
+        return Some(match same.or_else(slower) {
+            Some(same) => Less::Limit { quota: name, present: limit_text(quota), next: limit_text(same) },
+            None => Less::Missing(name),
+        });
     }
     let is_new = |next: &&Quota| !present.quotas.iter().any(|quota| is_comparable(quota, next));
     if let Some(added) = next.quotas.iter().find(is_new) {
@@ -203,6 +206,14 @@ pub(super) fn less(present: &Policy, next: &Policy) -> Option<Less> {
     let (present, next) = (present.places(), next.places()?);
     let is_fewer = present.is_none_or(|present| next < present);
     is_fewer.then_some(Less::Places { present, next })
+}
+
+/// The numbers of a quota that a lower one may undercut.
+fn limit_text(quota: &Quota) -> String {
+    match quota.rule {
+        Rule::TokenBucket(_) => format!("`{quota}`"),
+        _ => quota.limit.to_string(),
+    }
 }
 
 /// Whether the limits of two quotas have one meaning. A bucket of a faster rate gives more.

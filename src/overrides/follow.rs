@@ -350,9 +350,9 @@ impl Followed {
         let foreign: usize = foreign.map(|(names, _)| names.len()).sum();
         if foreign > 0 {
             return Some(format!(
-                "the store has another registry of overrides, older than the one that this node knew, without {foreign} \
-                 overrides that are in force here: `tollgate overrides export` and `import` write them there, and a \
-                 restart of the node forgets them"
+                "the store has another registry of overrides than before, which existed before this node last saw its \
+                 own, without {foreign} overrides that are in force here: `tollgate overrides export` and `import` \
+                 write them there, and a restart of the node forgets them"
             ));
         }
         let ended: usize = self.parts.iter().map(FollowedPart::ended).sum();

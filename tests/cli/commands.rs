@@ -133,12 +133,92 @@ fn exported_overrides_of_all_letters_and_grants_are_imported_again() {
     let without_ends = |exported: &str| {
         let entry = |line: &str| {
             let mut entry: serde_json::Value = serde_json::from_str(line).unwrap();
-            entry.as_object_mut().unwrap().remove("expires_in_ms");
+            entry.as_object_mut().unwrap().remove("expires_at");
             entry
         };
         exported.lines().map(entry).collect::<Vec<_>>()
     };
     assert_eq!(without_ends(&export()), without_ends(&exported));
+}
+
+/// An export that is a day old neither moves an end nor makes an override again that has ended.
+#[test]
+fn imported_overrides_end_when_the_exported_ones_would() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("my.yaml");
+    std::fs::write(&file, "overrides: {file: overrides.jsonl}\npolicies: {p: {quotas: [5 per 1h]}}").unwrap();
+    let node = Node::with_config(&file);
+    let overrides = |arguments: &[&str]| run(&[&["overrides"], arguments].concat(), &node.url());
+    let ends = || {
+        let list = http::get(&node.address, "/v1/overrides/p").json();
+        let entries = list["entries"].as_array().unwrap().iter();
+        let ends = entries.map(|entry| {
+            let end: jiff::Timestamp = entry["expires_at"].as_str().unwrap().parse().unwrap();
+            (entry["match"]["key"].as_str().unwrap().to_owned(), end)
+        });
+        ends.collect::<std::collections::BTreeMap<_, _>>()
+    };
+    assert_eq!(overrides(&["set", "p", "key:day", "--deny", "--expires-in", "1d"]).0, 0);
+    let (_, exported, _) = overrides(&["export", "p"]);
+    let line: serde_json::Value = serde_json::from_str(&exported).unwrap();
+    assert!(line.get("expires_in_ms").is_none(), "{line}");
+    let exported: jiff::Timestamp = line["expires_at"].as_str().unwrap().parse().unwrap();
+    assert_eq!(ends()["day"], exported);
+    let now = jiff::Timestamp::now();
+    let at = |hours: i64| (now + jiff::SignedDuration::from_hours(hours)).to_string();
+    let lines = [
+        serde_json::json!({"match": {"key": "over"}, "deny": true, "expires_at": at(-1)}),
+        serde_json::json!({"match": {"key": "old"}, "deny": true, "expires_at": "1969-01-01T00:00:00Z"}),
+        serde_json::json!({"match": {"key": "hour"}, "deny": true, "expires_at": at(1)}),
+        serde_json::json!({"match": {"key": "former"}, "deny": true, "expires_in_ms": 7_200_000}),
+        serde_json::json!({"match": {"key": "wrong"}, "deny": true, "expires_at": "tomorrow"}),
+    ];
+    let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let mut import = Command::new(TOLLGATE)
+        .args(["overrides", "import", "p", "--url", &node.url()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    import.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let Output { status, stdout, stderr } = import.wait_with_output().unwrap();
+    let (out, fault) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
+    let told = "2 set, 1 failed, 2 skipped since they have ended\n";
+    assert_eq!((status.code(), &*out), (Some(1), told), "{fault}");
+    assert!(fault.contains("line 5: `expires_at` is \"tomorrow\": write an instant such as"), "{fault}");
+    let ends = ends();
+    assert_eq!(ends.keys().collect::<Vec<_>>(), ["day", "former", "hour"]);
+    for (key, hours) in [("hour", 1), ("former", 2)] {
+        let late = ends[key].duration_since(now).as_secs() - hours * 3600;
+        assert!((0..60).contains(&late), "{key} ends {late} s late");
+    }
+}
+
+#[test]
+fn remove_takes_each_match_as_list_prints_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("my.yaml");
+    std::fs::write(&file, "overrides: {file: overrides.jsonl}\npolicies: {p: {quotas: [5 per 1h]}}").unwrap();
+    let node = Node::with_config(&file);
+    let overrides = |arguments: &[&str]| run(&[&["overrides"], arguments].concat(), &node.url());
+    let keys = ["a\0b", "a\\0b", "\u{1b}[2J\u{9b}\u{202e}", "C:\\new", "\"quoted\" {\"key\":1}", "plain"];
+    for key in keys {
+        let body = serde_json::json!({"match": {"key": key}, "deny": true}).to_string();
+        assert_eq!(http::call(&node.address, "PUT", "/v1/overrides/p", None, &body).status, 200, "{key:?}");
+    }
+    let (_, listed, _) = overrides(&["list", "p"]);
+    assert!(
+        listed.chars().all(|letter| letter == '\n' || !letter.is_control() && letter != '\u{202e}'),
+        "{listed}"
+    );
+    let matches: Vec<&str> = listed.lines().map(|line| line.split("  deny").next().unwrap()).collect();
+    assert_eq!(matches.len(), keys.len());
+    for matched in matches {
+        assert_eq!(overrides(&["remove", "p", matched]).1, "removed\n", "{matched}");
+    }
+    let (code, _, reason) = overrides(&["remove", "p", "{key:alice}"]);
+    assert!(code == 1 && reason.contains("is no JSON object"), "{code} {reason}");
 }
 
 #[test]

@@ -99,6 +99,9 @@ fn explain_prints_readable_text() {
     let (_, out, _) = explain(path, "login", "alice", &[]);
     assert!(out.contains("10 per 1s, burst 20") && out.contains("(shadow)"), "{out}");
     assert!(out.contains("{ratelimit:alice:}login:buckets"), "{out}");
+    let file = file_with("policies: {jobs: {hold: {ttl: 60s, in_flight: 3}}}");
+    let (_, out, _) = explain(file.path().to_str().unwrap(), "jobs", "alice", &[]);
+    assert!(out.contains("places  3\n"), "{out}");
 }
 
 #[test]

@@ -205,7 +205,12 @@ const stories = {
     await isLive(page);
     await go(page, "Overrides");
     await page.locator("#overrides-policy").selectOption("slow");
-    await page.getByText("There is no such override.").waitFor();
+    await page.getByText("No key has an override of this policy.").waitFor();
+    await page.getByLabel("Match begins with").fill("key:nobody");
+    await page.getByLabel("Match begins with").press("Enter");
+    await page.getByText("No match begins so.").waitFor();
+    await page.getByLabel("Match begins with").fill("");
+    await page.getByLabel("Match begins with").press("Enter");
 
     // Block a key.
     const dialog = page.locator("#set");
@@ -216,6 +221,7 @@ const stories = {
     await dialog.getByRole("button", { name: "Set", exact: true }).click();
     const row = (key) => page.locator("#overrides tbody tr").filter({ has: page.getByText(key, { exact: true }) });
     await row("abuser").getByText("denied", { exact: true }).waitFor();
+    await row("abuser").getByText("no end", { exact: true }).waitFor();
     await until("the other node denies the key", async () => (await decides("abuser")) === "deny");
 
     // Which busy keys it decides for, and who did it.
@@ -241,7 +247,7 @@ const stories = {
     assert.equal(await page.locator("#overrides tbody tr").count(), 1, "the filter shows one");
     await dialog.getByLabel("Quotas, one on each line").fill("2 per 10m");
     await dialog.getByRole("button", { name: "Set", exact: true }).click();
-    await dialog.getByRole("alert").getByText("the quota `10m` has 2 here, and 30 there").waitFor();
+    await dialog.getByRole("alert").getByText("the quota `10m` has 2 here, and 30 there. If it is meant so, tick the box above.").waitFor();
     assert.equal(await decides("customer"), 30);
     await dialog.getByLabel("The keys may get less than they have now").check();
     await dialog.getByRole("button", { name: "Set", exact: true }).click();
@@ -253,9 +259,15 @@ const stories = {
     await ask("PUT", "/v1/overrides/slow", { body: { match: { key: "customer" }, quotas: ["4 per 10m"] } });
     await dialog.getByLabel("Quotas, one on each line").fill("40 per 10m");
     await dialog.getByRole("button", { name: "Set", exact: true }).click();
-    await dialog.getByRole("alert").getByText("the override has version").waitFor();
+    await dialog.getByRole("alert").getByText("Somebody has changed this override meanwhile: cancel, and look at it in the list.").waitFor();
     await dialog.getByRole("button", { name: "Cancel" }).click();
     await row("customer").getByText("4 per 10m", { exact: true }).waitFor();
+    await page.getByRole("button", { name: "Set…" }).click();
+    await dialog.getByLabel("Text").fill("customer");
+    await dialog.getByLabel("Quotas, one on each line").fill("50 per 10m");
+    await dialog.getByRole("button", { name: "Set", exact: true }).click();
+    await dialog.getByRole("alert").getByText("This match has an override already: cancel, and change it in the list.").waitFor();
+    await dialog.getByRole("button", { name: "Cancel" }).click();
 
     // A fault of the form is the node's own, with its place.
     await page.getByRole("button", { name: "Set…" }).click();
@@ -718,6 +730,11 @@ const stories = {
           assert.deepEqual(found, [], `${where}, ${colorScheme}, ${width} px`);
           const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
           assert.ok(overflow <= 0, `${where} is ${overflow} px too wide at ${width} px`);
+          const cut = await page.evaluate(() => [...document.querySelectorAll("button")].filter((button) => {
+            const [own, card] = [button, button.closest(".wide, .panel, dialog, body")].map((node) => node.getBoundingClientRect());
+            return own.width > 0 && (own.left < card.left || own.right > card.right);
+          }).map((button) => button.innerText));
+          assert.deepEqual(cut, [], `${where} cuts buttons at ${width} px`);
         };
         for (const name of VIEWS) {
           await page.goto(`${settings.url}/dashboard#${name}${name === "overrides" ? "?policy=default" : ""}`);

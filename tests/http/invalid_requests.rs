@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Node, http, node_with};
+use crate::support::{Node, TOLLGATE, file_with, http, node_with};
 
 /// (body of a check, status, last part of `type`, pointers of the violations)
 const BODIES: &[(&str, u16, &str, &[&str])] = &[
@@ -429,4 +429,27 @@ fn assert_untouched(node: &mut Node) {
         let usage = http::get(&node.address, &format!("/v1/usage?policy=default&key={key}")).json();
         assert_eq!((&usage["remaining"], &usage["reset_after_ms"]), (&json!(1000), &json!(0)), "{key}");
     }
+}
+
+/// The way out that a refused wait names is a configuration that `validate` accepts.
+#[test]
+fn refused_wait_names_a_valid_way_out() {
+    let node = node_with(
+        "policies: {leased: {algorithm: token-bucket, quotas: [{rate: 1000 per 1s, burst: 1000}], lease: {span: 10ms}}, \
+         plain: {algorithm: token-bucket, quotas: [{rate: 5 per 1s, burst: 5}]}, window: {quotas: [5 per 1s]}}",
+    );
+    for (policy, told) in [
+        ("leased", "replace `lease` in the policy by `wait: {queue: N}`"),
+        ("plain", "this policy has no line: add `wait: {queue: N}`"),
+        ("window", "`algorithm: token-bucket` and `wait: {queue: N}`"),
+    ] {
+        let refused = node.post("/v1/check", &json!({"policy": policy, "key": "k", "wait_ms": 5}));
+        let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+        assert_eq!(refused.status, 422, "{detail}");
+        assert!(detail.starts_with("/wait_ms is refused: ") && detail.contains(told), "{detail}");
+    }
+    let bucket = "algorithm: token-bucket, quotas: [{rate: 5 per 1s, burst: 5}], wait: {queue: 9}";
+    let file = file_with(&format!("policies: {{p: {{{bucket}}}}}"));
+    let validated = std::process::Command::new(TOLLGATE).arg("validate").arg(file.path()).output().unwrap();
+    assert!(validated.status.success(), "{validated:?}");
 }

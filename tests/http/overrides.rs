@@ -165,7 +165,10 @@ fn plan_of_a_check_counts_by_its_quotas_and_an_override_beats_it() {
     assert_eq!(check("free")["limit"], 50);
     let unknown = fixture.node.post("/v1/check", &json!({"policy": "p", "key": "k", "plan": "gold"}));
     assert_eq!(unknown.status, 422);
-    assert_eq!(unknown.json()["detail"], "/plan the plan \"gold\" is none of this policy: there are free, pro");
+    assert_eq!(
+        unknown.json()["detail"],
+        "/plan is refused: the plan \"gold\" is none of this policy: there are free, pro"
+    );
     // Windows are nothing for a token bucket.
     let unfit = fixture.node.post("/v1/check", &json!({"policy": "bucket", "key": "k", "plan": "pro"}));
     assert!(unfit.json()["detail"].as_str().unwrap().contains("has no plans"), "{unfit:?}");

@@ -125,6 +125,18 @@ fn override_gives_places_alone_or_beside_quotas() {
     assert!(unheld.json()["detail"].as_str().unwrap().contains("needs a policy with `hold`"), "{unheld:?}");
     // The file has it after a restart.
     assert_eq!(of(json!({"in_flight": 5, "lower": true})).status, 200);
+    let explained = |key: &str| {
+        let call = http::get(&node.address, &format!("/v1/explain?policy=jobs&key={key}")).json();
+        let url = format!("http://{}", node.address);
+        let output = std::process::Command::new(TOLLGATE).args(["explain", &url, "jobs", key]).output().unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        (call["override"]["in_flight"].clone(), call["in_flight"].clone(), told)
+    };
+    for (key, given, places) in [("k", json!(5), 5), ("other", Value::Null, 4)] {
+        let (of_override, of_key, told) = explained(key);
+        assert_eq!((of_override, of_key), (given, json!(places)), "{key}");
+        assert!(told.contains(&format!("places  {places}\n")), "{told}");
+    }
     drop(node);
     let node = Node::with_config(folder.path().join("my.yaml"));
     let opened = node.post("/v1/check", &json!({"policy": "jobs", "key": "k", "id": "d"})).json();
@@ -146,8 +158,16 @@ fn refusal_names_the_quota_that_is_less_or_missing() {
         ("p", json!(["50 per 1m"]), "the quota `1s` is missing here"),
         ("p", json!(["100000 per 1s", "19 per 1m"]), "the quota `1m` has 19 here, and 20 there"),
         ("p", json!(["100000 per 1s", "20 per 1m", "500 per 1h"]), "no quota there has the window of `1h`"),
-        ("b", json!([{"rate": "5 per 1s", "burst": 9}]), "has 9 here, and 10 there"),
-        ("b", json!([{"rate": "4 per 1s", "burst": 10}]), "is missing here"),
+        (
+            "b",
+            json!([{"rate": "5 per 1s", "burst": 9}]),
+            "the quota `1s` has `5 per 1s, burst 9` here, and `5 per 1s, burst 10` there",
+        ),
+        (
+            "b",
+            json!([{"rate": "4 per 1s", "burst": 20}]),
+            "the quota `1s` has `4 per 1s, burst 20` here, and `5 per 1s, burst 10` there",
+        ),
     ] {
         let detail = refusal(policy, quotas);
         assert!(detail.contains(named), "{detail}");

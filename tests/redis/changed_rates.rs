@@ -143,7 +143,7 @@ async fn refund_takes_no_debt_that_its_rate_cannot_express() {
     let both = Both::new("refund").await;
     let [large, small] = [bucket(225_179_981_368_524, 1_000_000, 10 * SECOND), bucket(14, 872, 24 * HOUR)];
     both.check(&[&large], 225_179_981_368_524, START).await;
-    both.drain(&[small.clone()], Work::Refund(225_179_981_368_524), START + SECOND).await;
+    both.drain(std::slice::from_ref(&small), Work::Refund(225_179_981_368_524), START + SECOND).await;
     assert_eq!(both.left(&[&small], START + SECOND).await, [0]);
     assert_eq!(both.left(&[&small], START + large.window).await, [14]);
 }

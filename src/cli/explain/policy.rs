@@ -121,6 +121,7 @@ pub(super) fn text(told: &Value) -> Vec<(&'static str, String)> {
         array(quotas).iter().map(text).collect::<Vec<_>>()
     };
     lines.extend(quotas(&told["quotas"], ""));
+    lines.extend(places(&told["hold"]["in_flight"]));
     let lease = &told["lease"];
     if lease.is_object() {
         let callers = if lease["callers"].is_u64() { format!(", callers {}", lease["callers"]) } else { String::new() };
@@ -170,12 +171,17 @@ pub(super) fn text_of_node(told: &Value) -> Vec<(&'static str, String)> {
             .iter()
             .map(|quota| ("quota", format!("{}: {}", word(&quota["name"]), word(&quota["says"])))),
     );
+    lines.extend(places(&told["in_flight"]));
     if let Some(slot) = told["slot"].as_u64() {
         let shard = told["shard"].as_str().map(|shard| format!(", on {shard}")).unwrap_or_default();
         lines.push(("slot", format!("{slot}{shard}")));
     }
     lines.extend(list("redis_keys").iter().map(|key| ("redis", word(key))));
     lines
+}
+
+fn places(places: &Value) -> Option<(&'static str, String)> {
+    places.as_u64().map(|places| ("places", places.to_string()))
 }
 
 pub(super) fn word(value: &Value) -> String {

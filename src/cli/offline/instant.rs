@@ -23,7 +23,7 @@ pub(super) fn common_log(text: &[u8]) -> Option<i64> {
 }
 
 /// `2026-11-21T10:41:53.312Z`, with any offset; the offset is required. Negative before the epoch.
-pub(super) fn rfc3339(text: &str) -> Option<i64> {
+pub(in crate::cli) fn rfc3339(text: &str) -> Option<i64> {
     let pieces = Pieces::parse(text).ok()?;
     micros(pieces.date().to_datetime(pieces.time()?), pieces.to_numeric_offset()?)
 }

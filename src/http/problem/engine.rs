@@ -36,16 +36,17 @@ impl Problem {
     /// `/checks/3`.
     pub(in crate::http) fn no_decision(error: &CheckError, policies: &Policies, at: &str) -> Self {
         let invalid = |member: &str, detail: String| Self::invalid_at(format!("{at}/{member}"), detail);
+        let refused = |member: &str| invalid(member, format!("is refused: {error}"));
         match error {
             CheckError::UnknownPolicy(name) => Self::unknown_policy(name, policies),
             CheckError::IdReused | CheckError::SettledOtherwise => Self::new(ProblemType::ID_REUSED, error.to_string()),
             CheckError::StoreUnavailable(_) => Self::new(ProblemType::STORE_UNAVAILABLE, error.to_string()),
             CheckError::InvalidKey(_) => invalid("key", error.to_string()),
-            CheckError::UnknownPlan { .. } => invalid("plan", error.to_string()),
-            CheckError::NoHolds(_) | CheckError::NoCallers(_) => invalid("policy", error.to_string()),
+            CheckError::UnknownPlan { .. } => refused("plan"),
+            CheckError::NoHolds(_) | CheckError::NoCallers(_) => refused("policy"),
             CheckError::ExceedsLease(_) => invalid("cost", error.to_string()),
-            CheckError::InexactBucket => invalid("quotas", error.to_string()),
-            CheckError::CannotWait(_) => invalid("wait_ms", error.to_string()),
+            CheckError::InexactBucket => refused("quotas"),
+            CheckError::CannotWait(_) => refused("wait_ms"),
             CheckError::NeedsId => {
                 invalid("id", "is needed, since the policy has a `hold`: a settle ends the hold of this id".to_owned())
             }
