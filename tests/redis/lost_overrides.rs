@@ -241,6 +241,26 @@ fn node_that_starts_beside_a_lost_record_ends_none() {
     assert!(is_ok(&near) && is_ok(&later));
 }
 
+/// A removal that finds nothing stands against a node that still has the entry.
+#[test]
+fn removal_of_nothing_ends_the_entry_of_a_node_that_was_cut_off() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port);
+    let far = Node::with_config(config_on(&[proxy.url()], POLICIES));
+    put(&far, "k0", &json!({"deny": true}));
+    proxy.fall_silent();
+    wait_until("the node is away", || reason(&far).contains("s ago"));
+    run(&server, &["FLUSHALL"]);
+    let near = node(&server);
+    put(&near, "k1", &json!({"deny": true}));
+    change(&near, "DELETE", "q", &json!({"match": {"key": "k0"}}));
+    proxy.delay(0);
+    proxy.cut();
+    wait_until("the node is back", || is_ok(&far) && decides(&far, "q", "k1") == "deny");
+    wait_until("the entry has ended", || [&near, &far].iter().all(|node| decides(node, "q", "k0") == 5));
+    assert!(!records(&server).iter().any(|(name, _)| name == "q\0key:k0"));
+}
+
 /// A right that is missing leaves neither half a change nor a silent health.
 #[test]
 fn change_without_a_right_writes_nothing_and_health_says_so() {

@@ -423,14 +423,17 @@ impl History {
         self.told.push("looked".to_owned());
     }
 
-    /// What Redis has for a match.
-    fn is_kept(&self, place: usize) -> bool {
+    /// The record, the end and the removal that Redis has for a match.
+    fn kept(&self, place: usize) -> [Option<String>; 3] {
         let Match { policy, pattern, .. } = &self.matches[place];
         let (kind, text) = pattern.as_object().unwrap().iter().next().unwrap();
         let name = format!("{policy}\0{kind}:{}", text.as_str().unwrap());
         let part = tollgate::store::redis::Registry::part(&name);
-        let key = format!("{{ratelimit:%o{part}:}}records");
-        redis::cmd("HEXISTS").arg(key).arg(name).query(&mut self.server.connection().unwrap()).unwrap()
+        let ask = |command: &str, what: &str| {
+            let key = format!("{{ratelimit:%o{part}:}}{what}");
+            redis::cmd(command).arg(key).arg(&name).query(&mut self.server.connection().unwrap()).unwrap()
+        };
+        [ask("HGET", "records"), ask("ZSCORE", "ends"), ask("ZSCORE", "removals")]
     }
 
     /// Both nodes and Redis equal the map.
@@ -465,14 +468,14 @@ impl History {
         let (may, started) = (&self.matches[place].may, Instant::now());
         loop {
             let found = [self.decides(0, place), self.decides(1, place)];
-            let is_kept = self.is_kept(place);
+            let kept = self.kept(place);
             if let [Some(one), Some(other)] = &found
-                && (one == other && may.contains(one) && is_kept == (one != NONE))
+                && (one == other && may.contains(one) && kept[0].is_some() == (one != NONE))
             {
                 return one.clone();
             }
             if started.elapsed() > Duration::from_secs(20) {
-                self.fail(&format!("match {place} may be {may:?}, not {found:?}, in Redis: {is_kept}"));
+                self.fail(&format!("match {place} may be {may:?}, not {found:?}, in Redis: {kept:?}"));
             }
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -10,7 +10,7 @@
 --       from another registry, 0: none  12 a random
 --       number, so that no other change has the version  13... fields of the change
 -- Reply the word and its values: ok, version, TIME in us, the record before, the record after;
---       stale, the present record; full; none if there is nothing to remove; lost if the part is
+--       stale, the present record; full; none if there was nothing to remove; lost if the part is
 --       another one than the node knows, or incomplete
 local name, expected, body = ARGV[1], ARGV[2], ARGV[5]
 local state = read_state()
@@ -24,7 +24,6 @@ if name ~= '' then
   -- Of another registry the node has entries that this one never had.
   local is_apart = ARGV[11] ~= '0' and expected == ARGV[11]
   if expected ~= '' and not is_apart and tonumber(expected) ~= version_of(before) then return {'stale', before} end
-  if body == '' and before == '' and ARGV[11] == '0' then return {'none'} end
   if body ~= '' and before == '' and state.fields > tonumber(ARGV[6]) then return {'full'} end
 end
 
@@ -35,6 +34,15 @@ local version = math.max(now, last + 1, tonumber(ARGV[3]) + 1) + tonumber(ARGV[1
 
 -- If a right is missing, or XADD fails, nothing is written.
 if name ~= '' then rehearse(state, ARGV[9]) end
+if name ~= '' and body == '' and before == '' and ARGV[11] == '0' then
+  -- A node that is cut off may still have the record, so the removal stands against it.
+  remove(state, name, version)
+  drop_removals(state, tonumber(ARGV[8]), now - tonumber(ARGV[9]))
+  state.newest = version
+  write_state(state)
+  wake(ARGV[7])
+  return {'none'}
+end
 local ends = 0
 if name ~= '' and body ~= '' then
   if ARGV[4] ~= '0' then ends = now + tonumber(ARGV[4]) end
