@@ -27,11 +27,13 @@ impl Doors {
         std::fs::write(folder.path().join("limits.yaml"), descriptors).unwrap();
         // A store that a check waits for, as `scripts/hostile` may want it. The attackers share its cores, so
         // that it may take longer than the usual timeout.
-        let store = std::env::var("TOLLGATE_HOSTILE_REDIS");
-        let store = store.map_or_else(|_| String::new(), |url| format!("store: {{redis: [{url}]}}\n"));
+        let (store, timeout) = match std::env::var("TOLLGATE_HOSTILE_REDIS") {
+            Ok(url) => (format!("store: {{redis: [{url}]}}\n"), ", timeout: 2s"),
+            Err(_) => (String::new(), ""),
+        };
         let config = format!(
             "{store}limits: {limits}\nresp: {{listen: 127.0.0.1:0}}\nenvoy: {{listen: 127.0.0.1:0, config: [limits.yaml]}}\n\
-             policies: {{p: {{quotas: [1000000 per 1h], timeout: 2s}}, inline: {{inline: true, quotas: [5 per 1m]}}}}\n\
+             policies: {{p: {{quotas: [1000000 per 1h]{timeout}}}, inline: {{inline: true, quotas: [5 per 1m]}}}}\n\
              gates: {{edge: {{client_from: peer, rules: [{{checks: [{{policy: p, key: all}}]}}]}}}}\n"
         );
         let file = folder.path().join("tollgate.yaml");
