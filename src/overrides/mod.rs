@@ -120,9 +120,7 @@ impl KeptFile {
         }
         Ok(file)
     }
-}
 
-impl KeptFile {
     /// Notes why the file cannot be written, and logs each new reason.
     fn note(&self, error: Option<&io::Error>) {
         let trouble = error.map(ToString::to_string);

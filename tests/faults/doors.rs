@@ -25,8 +25,8 @@ impl Doors {
         let descriptors =
             "domain: d\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n";
         std::fs::write(folder.path().join("limits.yaml"), descriptors).unwrap();
-        // A store that a check waits for, as `scripts/hostile` may want it. The attackers share its cores, so
-        // that it may take longer than the usual timeout.
+        // A store that a check waits for, as `scripts/hostile` may want it. The attackers share its
+        // cores, so that it may take longer than the usual timeout.
         let (store, timeout) = match std::env::var("TOLLGATE_HOSTILE_REDIS") {
             Ok(url) => (format!("store: {{redis: [{url}]}}\n"), ", timeout: 2s"),
             Err(_) => (String::new(), ""),

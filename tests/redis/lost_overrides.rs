@@ -226,7 +226,6 @@ fn node_that_starts_beside_a_lost_part_waits_for_others() {
     assert_eq!(decides(&later, "q", "k0"), "allow");
 }
 
-/// The text of a record of a former version, which knew no generations, and its script.
 /// A starting node cannot know what a part has lost, so it must not call the part complete.
 #[test]
 fn node_that_starts_beside_a_lost_record_ends_none() {
@@ -289,6 +288,7 @@ fn change_without_a_right_writes_nothing_and_health_says_so() {
     }
 }
 
+/// The text of a record of a former version, which knew no generations, and its script.
 fn former_write(server: &Server, key: &str, body: &str) {
     let name = format!("q\0key:{key}");
     let part = part(key);
