@@ -137,14 +137,14 @@ pub(super) fn carry_over(
     debtless: &Debtless,
     now: Micros,
 ) -> SmallVec<[(usize, usize); 3]> {
+    if debtless.is_empty() || !held.iter().any(Held::is_bucket) {
+        return SmallVec::new();
+    }
     let debt = |(place, held): (usize, &Held)| match held.counter {
         Counter::Bucket(terms) if held.owes(now) => Some((place, terms)),
         _ => None,
     };
     let debts: Places = held.iter().enumerate().filter_map(debt).collect();
-    if debtless.is_empty() || debts.is_empty() {
-        return SmallVec::new();
-    }
     let without = debtless.iter().filter_map(|place| match Counter::of(&quotas[*place]) {
         Counter::Bucket(terms) => Some((*place, terms)),
         _ => None,

@@ -36,14 +36,14 @@ if ARGV[1] == '' then
 end
 
 local before = newest(state)
--- A node that starts makes the part complete without what it has never had. Other nodes compare the
--- part once more, since the newest version is none of theirs.
+-- A node that starts makes the part complete without what it has never had.
 local is_less = state and not is_whole(state)
 if not state then
   state = {generation = ARGV[1], birth = now, dropped = 0}
 end
 state.newest = math.max(before, tonumber(ARGV[2]))
-if is_less then
+-- The newest version follows no change that a node may know, so the nodes compare the whole part.
+if is_less or records + removals > 0 then
   state.newest = math.max(now, state.newest + 1) + tonumber(ARGV[4])
 end
 state.dropped = math.max(state.dropped, tonumber(ARGV[3]))
@@ -56,8 +56,6 @@ drop_removals(state, tonumber(ARGV[6]), now - tonumber(ARGV[7]))
 if records + removals > 0 then
   local reason = 'Redis had lost ' .. digits(records) .. ' overrides and ' .. digits(removals)
     .. ' removals, which a node wrote back; changes after version ' .. digits(before) .. ' are missing here'
-  state.newest = math.max(now, state.newest + 1) + tonumber(ARGV[4])
-  -- It follows no change that a node may know, so the nodes compare the whole part.
   log(state.newest, state.newest, ARGV[6], ARGV[7], {'kind', 'restore', 'by', ARGV[8], 'reason', reason})
 end
 write_state(state)

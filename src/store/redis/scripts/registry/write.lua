@@ -34,22 +34,18 @@ local version = math.max(now, last + 1, tonumber(ARGV[3]) + 1) + tonumber(ARGV[1
 
 -- If a right is missing, or XADD fails, nothing is written.
 if name ~= '' then rehearse(state, ARGV[9]) end
-if name ~= '' and body == '' and before == '' and ARGV[11] == '0' then
-  -- A node that is cut off may still have the record, so the removal stands against it.
-  remove(state, name, version)
-  drop_removals(state, tonumber(ARGV[8]), now - tonumber(ARGV[9]))
-  state.newest = version
-  write_state(state)
-  wake(ARGV[7])
-  return {'none'}
-end
 local ends = 0
 if name ~= '' and body ~= '' then
   if ARGV[4] ~= '0' then ends = now + tonumber(ARGV[4]) end
   after = '{"version":' .. digits(version) .. ',"at":' .. digits(now) .. ',"expires_at":' .. digits(ends) .. ','
     .. string.sub(body, 2)
 end
-log(version, last, ARGV[8], ARGV[9], {'name', name, 'before', before, 'after', after, unpack(ARGV, 13)})
+-- Where nothing is to remove, a node that is cut off may still have the record. So the removal is
+-- kept against it, and the log has no change.
+local is_absent = name ~= '' and body == '' and before == '' and ARGV[11] == '0'
+if not is_absent then
+  log(version, last, ARGV[8], ARGV[9], {'name', name, 'before', before, 'after', after, unpack(ARGV, 13)})
+end
 if name ~= '' then
   if after ~= '' then
     put(state, name, after, ends)
@@ -61,4 +57,5 @@ if name ~= '' then
   write_state(state)
 end
 wake(ARGV[7])
+if is_absent then return {'none'} end
 return {'ok', digits(version), digits(now), before, after}
